@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the kernels of one step read. The runner fills one `CommonAttentionMetadata`; each backend's builder turns it into
+// its own struct, once a step. Rows are requests, decodes first, then prefills. Spans belong to the builder or the runner and
+// are valid until its next build. A row with state index kNullBlockId touches no state.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "coluber/kv_cache_spec.h"
+
+namespace coluber {
+
+inline constexpr int32_t kNullBlockId = 0;
+inline constexpr int32_t kPadSlotId = -1;
+
+// A row-major [rows, cols] table of block ids, borrowed.
+struct BlockTableView {
+  const int32_t* data = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t stride = 0;  // elements between rows
+  int32_t at(int64_t row, int64_t col) const noexcept { return data[row * stride + col]; }
+};
+
+struct CommonAttentionMetadata {
+  std::span<const int32_t> query_start_loc;  // [R+1]
+  std::span<const int32_t> seq_lens;         // [R] computed + scheduled
+  int64_t num_reqs = 0;
+  int64_t num_actual_tokens = 0;  // may exceed query_start_loc's last where rows are padded for a graph
+  int64_t max_query_len = 0;
+  int64_t max_seq_len = 0;
+  BlockTableView block_table;                // [R, columns]
+  std::span<const int64_t> slot_mapping;     // [T] page * block_size + offset, attention only
+  std::span<const uint8_t> is_prefilling;    // [R] computed < prompt; empty: unknown
+  std::span<const int32_t> num_accepted_tokens;           // [R], speculative decoding; empty without
+  std::span<const int32_t> num_decode_draft_tokens;       // [R], -1 where a row does no speculative decoding; empty without
+  std::span<const int32_t> replayssm_decode_base;         // [R], replay; empty without
+
+  int32_t query_len(int64_t row) const noexcept {
+    return query_start_loc[static_cast<size_t>(row) + 1] - query_start_loc[static_cast<size_t>(row)];
+  }
+  int32_t num_computed(int64_t row) const noexcept { return seq_lens[static_cast<size_t>(row)] - query_len(row); }
+};
+
+// Base of every backend's metadata; a layer casts to the type that its own backend builds.
+struct AttentionMetadata {
+  virtual ~AttentionMetadata() = default;
+};
+
+// Launch table of the causal convolution: one program handles 8 tokens of one sequence.
+struct CausalConv1dMetadata {
+  std::vector<int32_t> programs_per_sequence;  // [P]
+  std::vector<int32_t> sequence_of_program;
+  std::vector<int32_t> chunk_of_program;
+};
+
+struct PrefillCheckpointMetadata {
+  std::vector<int32_t> checkpoint_offsets;  // [P] tokens into the row; 0 = none
+  std::vector<int32_t> state_indices;       // [P] null block where none
+  std::vector<int64_t> block_cols;          // [P] -1 = none
+  bool any = false;
+};
+
+// mamba1, mamba2 and short conv.
+struct BaseMambaAttentionMetadata : AttentionMetadata {
+  int64_t num_prefills = 0;
+  int64_t num_prefill_tokens = 0;
+  int64_t num_decodes = 0;
+  int64_t num_decode_tokens = 0;
+  int64_t num_reqs = 0;
+  std::vector<uint8_t> has_initial_states_p;      // [P]
+  std::vector<int32_t> query_start_loc_p;         // [P+1] rebased to 0
+  std::vector<int32_t> state_indices_tensor_p;    // [P]
+  std::vector<int32_t> state_indices_tensor_d;    // [D, 1 + num_speculative_blocks]
+  int64_t state_indices_d_cols = 1;
+  std::vector<uint8_t> has_initial_states_d;      // [D] length exceeds query; a decode kernel starts from zeros else
+  std::vector<int32_t> query_start_loc_d;         // [D+1], speculative decoding only
+  std::vector<int32_t> num_accepted_tokens;       // [D], speculative decoding only
+  std::vector<int32_t> seq_lens;                  // [R]
+  CausalConv1dMetadata conv;
+  // replay
+  std::vector<int32_t> write_pos_d;
+  std::vector<uint8_t> is_flush_d;
+};
+
+struct Mamba1AttentionMetadata : BaseMambaAttentionMetadata {};
+struct ShortConvAttentionMetadata : BaseMambaAttentionMetadata {};
+
+struct Mamba2AttentionMetadata : BaseMambaAttentionMetadata {
+  bool prep_initial_states = false;
+  int64_t chunk_size = 0;
+  std::vector<int32_t> cu_chunk_seqlen_p;         // [chunks+1]
+  std::vector<int32_t> last_chunk_indices_p;      // [P]
+  std::vector<int32_t> seq_idx_p;                 // [chunks]
+  std::vector<int32_t> checkpoint_chunk_indices;  // [P] -1 none
+  PrefillCheckpointMetadata checkpoint;
+};
+
+// Full attention: every row by its pages.
+struct FullAttentionMetadata : AttentionMetadata {
+  int64_t num_reqs = 0;
+  int64_t num_actual_tokens = 0;
+  int64_t max_query_len = 0;
+  int64_t max_seq_len = 0;
+  std::span<const int32_t> query_start_loc;  // [R+1]
+  std::span<const int32_t> seq_lens;         // [R]
+  BlockTableView block_table;
+  std::span<const int64_t> slot_mapping;     // [T]
+};
+
+}  // namespace coluber

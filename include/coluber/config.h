@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The engine's configuration as the layers and builders see it: cache, parallel and speculative settings, and the layers
+// registered by name. Filled once before layers are made; read-only afterwards but for the registration of layers.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "coluber/dtype.h"
+#include "coluber/kv_cache_spec.h"
+
+namespace coluber {
+
+class AttentionLayerBase;
+
+struct CacheConfig {
+  int64_t block_size = 16;                          // tokens of an attention page
+  std::optional<int64_t> mamba_block_size;          // tokens of a state block; the engine sets max_model_len in mode none
+  std::optional<int64_t> mamba_page_size_padded;
+  std::optional<DType> mamba_cache_dtype;           // conv states; unset: the activations' dtype
+  std::optional<DType> mamba_ssm_cache_dtype;       // recurrent states; unset: float32
+  DType kv_cache_dtype = DType::kFloat32;           // attention pages
+  MambaCacheMode mamba_cache_mode = MambaCacheMode::kNone;
+  bool enable_prefix_caching = false;
+  std::optional<int64_t> prefix_match_unit;
+  bool use_replayssm = false;
+};
+
+struct ParallelConfig {
+  int64_t tensor_parallel_size = 1;
+  int64_t tensor_parallel_rank = 0;
+  int64_t decode_context_parallel_size = 1;
+};
+
+struct SpeculativeConfig {
+  int64_t num_speculative_tokens = 0;
+};
+
+struct SchedulerConfig {
+  int64_t max_num_batched_tokens = 512;
+  int64_t max_num_seqs = 8;
+};
+
+struct EngineConfig {
+  int64_t max_model_len = 4096;
+  CacheConfig cache;
+  ParallelConfig parallel;
+  SpeculativeConfig speculative;
+  SchedulerConfig scheduler;
+  DType activation_dtype = DType::kFloat32;
+  bool allow_bf16_products = false;  // --dtype auto: activations may be rounded to bf16 inside matrix products
+
+  // Every layer that keeps a cache, by name ("model.layers.3.mixer"); does not own them. In layer order.
+  std::vector<AttentionLayerBase*> layers;
+  // Throws Error(kInvalidConfig) where the name is taken. Gives the layer its index.
+  void register_layer(AttentionLayerBase& layer);
+};
+
+// Least common multiple of what the recurrent layers of the configuration declare; none if one of them cannot export a
+// state in mid-prefill; 1 where there is no recurrent layer.
+std::optional<int64_t> get_mamba_prefill_checkpoint_alignment(const EngineConfig& config);
+
+}  // namespace coluber

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Architectures enter themselves here, by Hugging Face's `model_type`: one file, one registration line, nothing else changes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coluber/model.h"
+
+namespace coluber {
+
+struct ModelLoadContext {
+  const std::string& config_json;  // text of config.json
+  std::string config_path;         // for messages
+  const WeightSource& weights;
+  EngineConfig& config;            // layers are registered here
+  ThreadPool& thread_pool;
+  std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;  // may be empty
+};
+
+struct ModelFamily {
+  std::string model_type;                  // "mamba2"
+  std::vector<std::string> architectures;  // "Mamba2ForCausalLM"
+  std::function<std::unique_ptr<Model>(ModelLoadContext&)> load;
+};
+
+class ModelRegistry {
+ public:
+  static ModelRegistry& instance();
+  void add(ModelFamily family);  // throws Error(kInvalidArgument) where the name is taken
+  const ModelFamily* find(std::string_view model_type) const noexcept;
+  const ModelFamily* find_architecture(std::string_view architecture) const noexcept;
+  std::vector<std::string> names() const;  // sorted
+
+ private:
+  std::vector<ModelFamily> families_;
+};
+
+// At namespace scope of a model's file: `static const RegisterModel kRegister({...});`
+struct RegisterModel {
+  explicit RegisterModel(ModelFamily family) { ModelRegistry::instance().add(std::move(family)); }
+};
+
+}  // namespace coluber
