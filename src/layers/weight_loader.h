@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Takes named tensors for layers and keeps the books: which were used, which are missing or of another shape (all reported in
+// one message by `finish`), parameters by dtype, progress. A missing tensor reads as zeros until `finish` throws.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "coluber/registry.h"
+
+namespace coluber {
+
+class WeightLoader {
+ public:
+  explicit WeightLoader(ModelLoadContext& context);
+
+  WeightLoader scoped(std::string_view child) const;  // names below are relative to prefix + child + "."
+  std::string full_name(std::string_view name) const;
+
+  bool has(std::string_view name) const;
+  // The tensor as stored, row-major. A size of -1 in `expected` matches any. Floating types only.
+  TensorView take(std::string_view name, const Shape& expected);
+  // A float32 copy.
+  std::vector<float> take_float(std::string_view name, const Shape& expected);
+  // The first of the names that is there (both spellings of published checkpoints); the first one in messages.
+  std::string_view first_of(std::initializer_list<std::string_view> names) const;
+  // Tensors below this prefix are known and not needed (buffers, other towers); `why` goes to the notes of `inspect`.
+  void ignore(std::string_view prefix, std::string_view why);
+
+  ThreadPool& thread_pool() const;
+  EngineConfig& config() const;
+  // Counts a weight for ModelInfo: `multiplied` parameters a token meets, `streamed` bytes one decode step reads.
+  void count_matmul(int64_t parameters, int64_t bytes);
+
+  // Throws Error(kInvalidData) listing every missing or misshapen tensor; fills the counts and notes of `info` (tensors that
+  // nothing used are a note and a warning in the log).
+  void finish(ModelInfo& info);
+
+ private:
+  struct Books;
+  std::shared_ptr<Books> books_;
+  std::string prefix_;
+};
+
+}  // namespace coluber
