@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The options of one subcommand: declared once, checked with texts of our own, shown by `--help` with defaults and examples.
+// arguments.cc is the only file that sees CLI11. Values are written through the pointers given, which must outlive `parse`.
+// Flags are spelled as "-n,--max-tokens".
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace coluber::cli {
+
+struct IntegerRange {
+  int64_t low = std::numeric_limits<int64_t>::min();
+  int64_t high = std::numeric_limits<int64_t>::max();
+};
+struct NumberRange {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+};
+
+class Arguments {
+ public:
+  Arguments(std::string_view command, std::string_view summary);
+  ~Arguments();
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
+
+  void section(std::string_view title);  // heading of the options declared next
+  void example(std::string_view command_line, std::string_view what);
+  void footnote(std::string_view text);  // a paragraph after the examples
+
+  // An optional word without a flag. `required` words are asked for by name.
+  void positional(std::string_view name, std::string* value, std::string_view help, bool required = false);
+  // `help` shows the value found at the time of declaration as the default, unless it is empty or unset.
+  void text(std::string_view flags, std::string* value, std::string_view meta, std::string_view help);
+  void text(std::string_view flags, std::optional<std::string>* value, std::string_view meta, std::string_view help);
+  void texts(std::string_view flags, std::vector<std::string>* values, std::string_view meta, std::string_view help);
+  void integer(std::string_view flags, int64_t* value, IntegerRange range, std::string_view help);
+  void integer(std::string_view flags, std::optional<int64_t>* value, IntegerRange range, std::string_view help);
+  void number(std::string_view flags, std::optional<double>* value, NumberRange range, std::string_view help);
+  void choice(std::string_view flags, std::string* value, std::vector<std::string> choices, std::string_view help);
+  void flag(std::string_view flags, bool* value, std::string_view help);
+
+  // False where help was asked for and printed: the command returns 0. Throws Error(kInvalidArgument) for anything wrong.
+  [[nodiscard]] bool parse(const std::vector<std::string>& args);
+  std::string help() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace coluber::cli
