@@ -1,0 +1,85 @@
+# Coluber. `make run` and `make test` do everything on a fresh Debian 12 machine: they install what is missing, build and go.
+#
+#   make run            build, then stream text from the built-in model (PROMPT="..." to ask something else)
+#   make test           build, then all tests that need no GPU
+#   make build          the release build only, in build/
+#   make bench          speed of the built-in model's big sisters on this machine
+#   make install        into PREFIX (default /usr/local)
+#   make format lint    formatter and linters
+#   make test-sanitize  the tests under ASan+UBSan and TSan
+#   make fuzz           every libFuzzer target for FUZZ_SECONDS seconds
+#   make conformance    the contract's rules over CASES
+PREFIX ?= /usr/local
+BUILD ?= build
+JOBS ?= $(shell nproc)
+PROMPT ?= Once upon a time there was a small
+CASES ?= ../shared/cases
+FUZZ_SECONDS ?= 60
+CLI = $(BUILD)/coluber
+
+.PHONY: build run test bench install format lint test-sanitize fuzz conformance setup setup-dev clean
+
+$(BUILD)/.setup: tools/setup.sh
+	@mkdir -p $(BUILD)
+	@tools/setup.sh build
+	@touch $@
+
+$(BUILD)/.setup-test: tools/setup.sh
+	@mkdir -p $(BUILD)
+	@tools/setup.sh test
+	@touch $@ $(BUILD)/.setup
+
+$(BUILD)-dev/.setup: tools/setup.sh
+	@mkdir -p $(BUILD)-dev
+	@tools/setup.sh dev
+	@touch $@
+
+$(BUILD)/build.ninja: $(BUILD)/.setup
+	@echo "configuring"
+	@cmake --preset release -B $(BUILD) >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
+
+# The program alone, for `make run`: no tests, so that a newcomer waits as little as can be.
+build: $(BUILD)/build.ninja
+	@cmake --build $(BUILD) -j $(JOBS) --target coluber_cli coluber_conformance
+
+run: build
+	@$(CLI) run --raw -p "$(PROMPT)" -n 60
+
+test: $(BUILD)/.setup-test
+	@cmake --preset release -B $(BUILD) -DCOLUBER_TESTS=ON >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
+	@cmake --build $(BUILD) -j $(JOBS)
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+
+bench: build
+	@$(CLI) bench --synthetic mamba2-370m
+	@$(CLI) bench --synthetic mamba-130m
+
+install: build
+	@cmake --build $(BUILD) -j $(JOBS) --target coluber_cli coluber_conformance coluber_archive
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+format: $(BUILD)-dev/.setup
+	@tools/format.sh
+
+lint: $(BUILD)-dev/.setup
+	@python3 tools/check_layers.py
+	@tools/format.sh --check
+	@tools/lint.sh
+
+test-sanitize: $(BUILD)-dev/.setup
+	@tools/sanitize.sh
+
+fuzz: $(BUILD)-dev/.setup
+	@tools/fuzz.sh $(FUZZ_SECONDS)
+
+conformance: build
+	@$(BUILD)/coluber-conformance $(CASES)
+
+setup:
+	@tools/setup.sh build
+
+setup-dev:
+	@tools/setup.sh dev
+
+clean:
+	rm -rf $(BUILD) $(BUILD)-*

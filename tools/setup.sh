@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Installs what a build needs, from Debian's packages. Safe to run again: does nothing where everything is there.
+#   tools/setup.sh build|test|dev
+# Needs root or sudo; without either it says exactly what to install.
+set -euo pipefail
+what=${1:-build}
+
+build=(ca-certificates g++ make cmake ninja-build ccache pkg-config nlohmann-json3-dev libfmt-dev libspdlog-dev libexpected-dev
+       libcli11-dev libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev)
+test=(libgtest-dev libgmock-dev python3 python3-jinja2 git)
+dev=(libbenchmark-dev clang-19 clang-tidy-19 clang-format-19 libclang-rt-19-dev python3-venv debootstrap)
+case $what in
+  build) need=("${build[@]}") ;;
+  test) need=("${build[@]}" "${test[@]}") ;;
+  dev) need=("${build[@]}" "${test[@]}" "${dev[@]}") ;;
+  *) echo "setup.sh: expected build, test or dev, found '$what'" >&2; exit 2 ;;
+esac
+
+missing=()
+for package in "${need[@]}"; do
+  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$status" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+if [ "$(id -u)" = 0 ]; then run=(env)
+elif command -v sudo >/dev/null 2>&1; then run=(sudo env)
+else
+  echo "setup.sh: these packages are missing and neither root nor sudo is at hand. As root, run:" >&2
+  echo "  apt-get update && apt-get install -y --no-install-recommends ${missing[*]}" >&2
+  exit 1
+fi
+if ! command -v apt-get >/dev/null 2>&1; then
+  echo "setup.sh: this is no Debian system; install the equivalents of: ${missing[*]}" >&2
+  exit 1
+fi
+echo "installing ${#missing[@]} packages: ${missing[*]}" >&2
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! { "${run[@]}" DEBIAN_FRONTEND=noninteractive apt-get update &&
+       "${run[@]}" DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+  tail -n 20 "$log" >&2
+  echo "setup.sh: installing failed; the lines above are apt's" >&2
+  exit 1
+fi
