@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "base/error.h"
+#include "coluber/engine.h"
+
+namespace coluber {
+
+namespace {
+
+class Problems {
+ public:
+  template <typename Value>
+  void require(bool fine, const char* name, const char* expected, const Value& found) {
+    if (!fine) add(fmt::format("{} must be {}, found {}", name, expected, found));
+  }
+  void add(const std::string& problem) {
+    if (!text_.empty()) text_ += "; ";
+    text_ += problem;
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace
+
+std::string SamplingParams::problems(int64_t vocab_size) const {
+  Problems p;
+  p.require(std::isfinite(temperature) && temperature >= 0.0f, "temperature", "a finite number of at least 0", temperature);
+  p.require(top_k >= -1, "top_k", "-1 or 0 (off) or at least 1", top_k);
+  p.require(top_p > 0.0f && top_p <= 1.0f, "top_p", "above 0 and at most 1", top_p);
+  p.require(min_p >= 0.0f && min_p <= 1.0f, "min_p", "between 0 and 1", min_p);
+  p.require(std::isfinite(repetition_penalty) && repetition_penalty > 0.0f, "repetition_penalty", "a number above 0",
+            repetition_penalty);
+  p.require(presence_penalty >= -2.0f && presence_penalty <= 2.0f, "presence_penalty", "between -2 and 2",
+            presence_penalty);
+  p.require(frequency_penalty >= -2.0f && frequency_penalty <= 2.0f, "frequency_penalty", "between -2 and 2",
+            frequency_penalty);
+  p.require(max_tokens >= 1, "max_tokens", "at least 1", max_tokens);
+  p.require(min_tokens >= 0 && min_tokens <= max_tokens, "min_tokens", "between 0 and max_tokens", min_tokens);
+  if (logprobs) p.require(*logprobs >= 0 && *logprobs <= 1024, "logprobs", "between 0 and 1024", *logprobs);
+  for (const std::string& word : stop)
+    if (word.empty()) p.add("stop strings must not be empty");
+  for (int32_t id : stop_token_ids)
+    if (id < 0 || id >= vocab_size)
+      p.add(fmt::format("stop_token_ids must lie in 0..{}, found {}", vocab_size - 1, id));
+  return p.text();
+}
+
+std::string_view finish_reason_name(FinishReason reason) noexcept {
+  switch (reason) {
+    case FinishReason::kNone: return "";
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kAbort: return "abort";
+    case FinishReason::kError: return "error";
+  }
+  return "";
+}
+
+}  // namespace coluber
