@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Proves the README's two commands on a bare Debian 12: makes a minimal root with debootstrap that has nothing but git and make, clones
+# this repository's HEAD into it, and runs `make run` twice and `make test` there. Needs root and the network for packages.
+#
+#   tools/bare_debian.sh [FOLDER]      (default: a temporary folder, removed at the end)
+#
+# The root uses this machine's package source and resolver; the tests there see no ../shared, as any clone does.
+set -euo pipefail
+here=$(cd "$(dirname "$0")/.." && pwd)
+[ "$(id -u)" = 0 ] || { echo "bare_debian.sh: needs root, for debootstrap and chroot" >&2; exit 1; }
+command -v debootstrap >/dev/null || { echo "bare_debian.sh: debootstrap is missing; run 'make setup-dev'" >&2; exit 1; }
+
+keep=${1:-}
+root=${keep:-$(mktemp -d)/bookworm}
+cleanup() {
+  umount "$root/proc" "$root/dev" "$root/sys" 2>/dev/null || true
+  [ -n "$keep" ] || rm -rf --one-file-system "$root"
+}
+trap cleanup EXIT
+mirror=$(sed -n 's/^URIs: *\(\S*\/debian\)\/* *$/\1/p; s/^deb *\(\[.*\] *\)\?\(\S*\/debian\)\/* .*/\2/p' \
+  /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)
+
+if [ ! -e "$root/usr/bin/git" ]; then
+  debootstrap --variant=minbase --include=git,make,ca-certificates bookworm "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 ||
+    { tail -n 20 "$root.log" >&2; exit 1; }
+fi
+mount --bind /proc "$root/proc"
+mount --bind /dev "$root/dev"
+mount --bind /sys "$root/sys"
+cp /etc/resolv.conf "$root/etc/resolv.conf"
+cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
+rm -rf "$root/root/coluber"
+git clone -q "$here" "$root/root/coluber"
+
+inside() { chroot "$root" env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 TERM=dumb bash -c "cd /root/coluber && $1"; }
+timed() {
+  local start=$SECONDS
+  echo "== $1"
+  inside "$1"
+  echo "== '$1' took $((SECONDS - start)) s"
+}
+timed "make run"
+timed "make run"
+timed "make test"
