@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one harness for tests of operations: runs every candidate that this machine can run against the reference, on the same
-// inputs, within the tolerance that the operation's contract header states. A candidate of a tier that this processor lacks is
-// named as not run, once an operation. For tests only; not thread-safe.
+// The one harness for tests of operations: runs every candidate that this machine can run against the reference, on the
+// same inputs, within the tolerance that the operation's contract header states. A candidate of a tier that this
+// processor lacks is named as not run, once an operation. For tests only; not thread-safe.
 //
 //   expect_candidates_agree(rms_norm(), kRmsNormTolerance, [&](RmsNormFunction f) {
 //     std::vector<float> y(size);
@@ -66,10 +66,10 @@ inline void expect_close(const std::vector<float>& got, const std::vector<float>
     if (++misses == 1 || excess > worst_excess) worst = i, worst_excess = excess;
   }
   if (misses == 0) return;
-  ADD_FAILURE() << what << ": " << misses << " of " << got.size() << " values miss the tolerance; worst at index " << worst
-                << ": expected " << ::testing::PrintToString(want[worst]) << ", found "
-                << ::testing::PrintToString(got[worst]) << ", difference " << static_cast<double>(got[worst]) - want[worst]
-                << " = " << worst_excess << " times the bound";
+  ADD_FAILURE() << what << ": " << misses << " of " << got.size() << " values miss the tolerance; worst at index "
+                << worst << ": expected " << ::testing::PrintToString(want[worst]) << ", found "
+                << ::testing::PrintToString(got[worst]) << ", difference "
+                << static_cast<double>(got[worst]) - want[worst] << " = " << worst_excess << " times the bound";
 }
 
 // Says once an operation and tier what cannot run here, so that a log shows what stays untested.

@@ -7,6 +7,11 @@
 // The source has no include guard and includes nothing that is not already included: it is wrapped in namespace
 // coluber::avx2, ::avx512 and ::avx512_bf16, under the target options of the tier, after that tier's vector type (vec.inl).
 // Include every header that the source needs above these two lines.
+
+// GCC 12's own AVX-512 intrinsics pass "undefined" registers on purpose and then warn about them where they are inlined.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 
 #include <algorithm>
@@ -61,4 +66,5 @@ namespace coluber::avx512_bf16 {
 
 #endif
 
+#pragma GCC diagnostic pop
 #undef COLUBER_SIMD_SOURCE

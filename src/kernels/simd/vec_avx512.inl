@@ -32,8 +32,21 @@ COLUBER_INLINE void store_bf16(uint16_t* p, Vec a) {
   rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
 }
+// 2 * kLanes values in pairs of two successive k of one output: the first and the second of each pair.
+struct VecPairs {
+  __m512i v;
+};
+COLUBER_INLINE VecPairs load_bf16_pairs(const uint16_t* p) { return {_mm512_loadu_si512(p)}; }
+// One pair in all lanes; `pair` holds the first value in its low half.
+COLUBER_INLINE VecPairs set1_bf16_pair(uint32_t pair) { return {_mm512_set1_epi32(static_cast<int>(pair))}; }
+COLUBER_INLINE Vec first_of_pairs(VecPairs a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(a.v, 16))}; }
+COLUBER_INLINE Vec second_of_pairs(VecPairs a) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(a.v, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+COLUBER_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 COLUBER_INLINE void store_f16(uint16_t* p, Vec a) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 COLUBER_INLINE Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
@@ -42,13 +55,28 @@ COLUBER_INLINE Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 COLUBER_INLINE Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 COLUBER_INLINE Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }    // a*b + c
 COLUBER_INLINE Vec fnma(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }  // c - a*b
+// acc + first(a) * first(b) + second(a) * second(b). Native in the avx512_bf16 tier (kHasBf16Dot), where the order of
+// the sum is the processor's and denormals count as zero; the same in two fused steps elsewhere.
+#if COLUBER_ISA_BF16
+inline constexpr bool kHasBf16Dot = true;
+COLUBER_INLINE Vec dot_bf16(Vec acc, VecPairs a, VecPairs b) {
+  return {_mm512_dpbf16_ps(acc.v, reinterpret_cast<__m512bh>(a.v), reinterpret_cast<__m512bh>(b.v))};
+}
+#else
+inline constexpr bool kHasBf16Dot = false;
+COLUBER_INLINE Vec dot_bf16(Vec acc, VecPairs a, VecPairs b) {
+  acc = fma(second_of_pairs(a), second_of_pairs(b), acc);
+  return fma(first_of_pairs(a), first_of_pairs(b), acc);
+}
+#endif
 COLUBER_INLINE Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 COLUBER_INLINE Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 COLUBER_INLINE Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
 COLUBER_INLINE Vec round(Vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
-// 2^n for integral n in [-126, 127].
+// 2^n for integral n in [-126, 127]; 0 for n = -127.
 COLUBER_INLINE Vec pow2i(Vec n) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
+  return {
+      _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23))};
 }
 // a > b ? x : y
 COLUBER_INLINE Vec select_gt(Vec a, Vec b, Vec x, Vec y) {
@@ -60,7 +88,8 @@ COLUBER_INLINE Vec keep_nan(Vec a, Vec x) {
 }
 // Splits a positive normal number: exponent as float, mantissa in [1, 2).
 COLUBER_INLINE Vec exponent_of(Vec a) {
-  return {_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srli_epi32(_mm512_castps_si512(a.v), 23), _mm512_set1_epi32(127)))};
+  return {
+      _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_srli_epi32(_mm512_castps_si512(a.v), 23), _mm512_set1_epi32(127)))};
 }
 COLUBER_INLINE Vec mantissa_of(Vec a) {
   __m512i m = _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x7fffff));

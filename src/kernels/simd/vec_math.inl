@@ -1,43 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elementary functions over the tier's vector type. exp2 and exp are within 2 ulp where the result is a normal number and give
-// 0 below it; NaN goes through.
+// Elementary functions over the tier's vector type. exp2 and exp are within 2 ulp where the result is at least 1.7e-38,
+// 0 from there on down, infinite where float32 overflows; NaN goes through (it is the second operand of max and min,
+// which they return). The polynomials give twice the value, so that the scale 2^(n-1) stays in range for n = 128 and
+// vanishes for n = -126: both ends come out right without a comparison.
 
 // 2^x. Range reduction to [-0.5, 0.5], degree-6 polynomial.
 COLUBER_INLINE Vec exp2v(Vec x) {
-  Vec clamped = min(max(x, set1(-126.0f)), set1(127.99999f));
+  Vec clamped = min(set1(128.0f), max(set1(-126.0f), x));
   Vec n = round(clamped);
-  n = min(n, set1(127.0f));
   Vec f = clamped - n;
-  Vec p = set1(1.5353362e-4f);
-  p = fma(p, f, set1(1.3398874e-3f));
-  p = fma(p, f, set1(9.6184374e-3f));
-  p = fma(p, f, set1(5.5503325e-2f));
-  p = fma(p, f, set1(2.4022648e-1f));
-  p = fma(p, f, set1(6.9314720e-1f));
-  p = fma(p, f, set1(1.0f));
-  Vec y = p * pow2i(n);
-  y = select_gt(set1(-126.0f), x, zero(), y);
-  y = select_gt(x, set1(128.0f), set1(__builtin_inff()), y);
-  return keep_nan(x, y);
+  Vec p = set1(2 * 1.5353362e-4f);
+  p = fma(p, f, set1(2 * 1.3398874e-3f));
+  p = fma(p, f, set1(2 * 9.6184374e-3f));
+  p = fma(p, f, set1(2 * 5.5503325e-2f));
+  p = fma(p, f, set1(2 * 2.4022648e-1f));
+  p = fma(p, f, set1(2 * 6.9314720e-1f));
+  p = fma(p, f, set1(2.0f));
+  return p * pow2i(n - set1(1.0f));
 }
 
 // e^x by a two-part reduction, so that large arguments keep their precision.
 COLUBER_INLINE Vec expv(Vec x) {
-  Vec clamped = min(max(x, set1(-87.33654f)), set1(88.72283f));
-  Vec n = min(round(clamped * set1(1.44269504f)), set1(127.0f));
+  Vec clamped = min(set1(88.75f), max(set1(-87.34f), x));
+  Vec n = round(clamped * set1(1.44269504f));
   Vec r = fnma(n, set1(0.693145752f), clamped);
   r = fnma(n, set1(1.42860677e-6f), r);
-  Vec p = set1(1.9875691e-4f);
-  p = fma(p, r, set1(1.3981999e-3f));
-  p = fma(p, r, set1(8.3334519e-3f));
-  p = fma(p, r, set1(4.1665796e-2f));
-  p = fma(p, r, set1(1.6666665e-1f));
-  p = fma(p, r, set1(5.0000001e-1f));
-  p = fma(p * r, r, r + set1(1.0f));
-  Vec y = p * pow2i(n);
-  y = select_gt(set1(-87.33654f), x, zero(), y);
-  y = select_gt(x, set1(88.72283f), set1(__builtin_inff()), y);
-  return keep_nan(x, y);
+  Vec p = set1(2 * 1.9875691e-4f);
+  p = fma(p, r, set1(2 * 1.3981999e-3f));
+  p = fma(p, r, set1(2 * 8.3334519e-3f));
+  p = fma(p, r, set1(2 * 4.1665796e-2f));
+  p = fma(p, r, set1(2 * 1.6666665e-1f));
+  p = fma(p, r, set1(2 * 5.0000001e-1f));
+  p = fma(p * r, r, fma(r, set1(2.0f), set1(2.0f)));
+  return p * pow2i(n - set1(1.0f));
 }
 
 // Natural logarithm of a positive normal number.
