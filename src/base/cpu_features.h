@@ -25,5 +25,7 @@ struct CpuFeatures {
 const CpuFeatures& cpu_features();
 // `best`, lowered by COLUBER_FORCE_ISA. Throws Error(kInvalidArgument) for an unknown name or a tier that is not there.
 Isa active_isa();
+// Tells the processor that this thread polls, so that its sibling and its clock are spared.
+void cpu_relax() noexcept;
 
 }  // namespace coluber
