@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/op.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace coluber {
+namespace {
+
+struct Selections {
+  std::mutex mutex;
+  std::map<std::string, std::string, std::less<>> by_operation;
+};
+
+Selections& selections() {
+  static Selections instance;
+  return instance;
+}
+
+// The implementation that COLUBER_FORCE_IMPL names for the operation; empty where it names none. "op=name,op=name".
+std::string_view forced_implementation(std::string_view operation) {
+  const char* variable = std::getenv("COLUBER_FORCE_IMPL");
+  std::string_view rest = variable == nullptr ? std::string_view() : variable;
+  std::string_view found;
+  while (!rest.empty()) {
+    const std::string_view item = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    if (item.empty()) continue;
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos || equals == 0 || equals + 1 == item.size()) {
+      throw make_error(ErrorCode::kInvalidArgument,
+                       "COLUBER_FORCE_IMPL has the item '{}'; expected OPERATION=IMPLEMENTATION, separated by commas", item);
+    }
+    if (item.substr(0, equals) == operation) found = item.substr(equals + 1);
+  }
+  return found;
+}
+
+size_t find_forced(std::string_view operation, std::string_view forced, std::span<const char* const> names,
+                   std::span<const Isa> isas, Isa isa) {
+  const auto found = std::find(names.begin(), names.end(), forced);
+  if (found == names.end()) {
+    std::string known;
+    for (const char* name : names) known += (known.empty() ? "" : ", ") + std::string(name);
+    throw make_error(ErrorCode::kInvalidArgument, "COLUBER_FORCE_IMPL asks for {}={}; expected one of {}", operation, forced,
+                     known);
+  }
+  const auto index = static_cast<size_t>(found - names.begin());
+  if (isas[index] > isa) {
+    throw make_error(ErrorCode::kInvalidArgument, "COLUBER_FORCE_IMPL asks for {}={}, which needs {}; this run has {}", operation,
+                     forced, isa_name(isas[index]), isa_name(isa));
+  }
+  return index;
+}
+
+}  // namespace
+
+size_t select_candidate(std::string_view operation, std::span<const char* const> names, std::span<const Isa> isas) {
+  const Isa isa = active_isa();
+  size_t chosen = 0;
+  if (const std::string_view forced = forced_implementation(operation); !forced.empty()) {
+    chosen = find_forced(operation, forced, names, isas, isa);
+  } else {
+    while (chosen < isas.size() && isas[chosen] > isa) ++chosen;
+    COLUBER_CHECK(chosen < isas.size(), "operation {} has no candidate for {}", operation, isa_name(isa));
+  }
+  log_debug("{}: {}", operation, names[chosen]);
+  const std::lock_guard lock(selections().mutex);
+  selections().by_operation.insert_or_assign(std::string(operation), names[chosen]);
+  return chosen;
+}
+
+std::vector<Selection> selected_implementations() {
+  const std::lock_guard lock(selections().mutex);
+  std::vector<Selection> result;
+  for (const auto& [operation, implementation] : selections().by_operation) result.push_back({operation, implementation});
+  return result;
+}
+
+}  // namespace coluber

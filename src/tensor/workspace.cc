@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensor/workspace.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace coluber {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+constexpr int64_t kFirstBlockBytes = int64_t{1} << 16;
+
+int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// `new std::byte[]` aligns to 16 only: a block has room to start at the next multiple.
+std::byte* aligned_start(std::byte* memory) {
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  return memory + (kAlignment - address % kAlignment) % kAlignment;
+}
+
+}  // namespace
+
+void* Workspace::take_bytes(int64_t bytes) {
+  COLUBER_CHECK(bytes >= 0 && bytes <= INT64_MAX - kAlignment, "{} bytes of scratch memory asked for", bytes);
+  // Nothing is handed out twice, not even an empty piece.
+  const int64_t wanted = std::max(round_up(bytes), kAlignment);
+  while (current_ < blocks_.size() && blocks_[current_].size - blocks_[current_].used < wanted) ++current_;
+  if (current_ == blocks_.size()) {
+    const int64_t size = std::max({wanted, capacity_bytes(), kFirstBlockBytes});
+    blocks_.push_back({std::unique_ptr<std::byte[]>(new std::byte[static_cast<size_t>(size + kAlignment)]), size, 0});
+  }
+  Block& block = blocks_[current_];
+  void* piece = aligned_start(block.memory.get()) + block.used;
+  block.used += wanted;
+  return piece;
+}
+
+void Workspace::reset() {
+  if (blocks_.size() > 1) {
+    const int64_t size = capacity_bytes();
+    blocks_.clear();  // first, so that the peak is not the sum of old and new
+    blocks_.push_back({std::unique_ptr<std::byte[]>(new std::byte[static_cast<size_t>(size + kAlignment)]), size, 0});
+  }
+  for (Block& block : blocks_) block.used = 0;
+  current_ = 0;
+}
+
+int64_t Workspace::capacity_bytes() const noexcept {
+  int64_t total = 0;
+  for (const Block& block : blocks_) total += block.size;
+  return total;
+}
+
+WorkspaceScope::WorkspaceScope(Workspace& workspace)
+    : workspace_(workspace),
+      block_(workspace.current_),
+      used_(block_ < workspace.blocks_.size() ? workspace.blocks_[block_].used : 0) {}
+
+WorkspaceScope::~WorkspaceScope() {
+  for (size_t i = block_ + 1; i < workspace_.blocks_.size(); ++i) workspace_.blocks_[i].used = 0;
+  if (block_ < workspace_.blocks_.size()) workspace_.blocks_[block_].used = used_;
+  workspace_.current_ = block_;
+}
+
+}  // namespace coluber
