@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+
+#include "apps/cli/cli.h"
+#include "base/error.h"
+
+namespace coluber::cli {
+namespace {
+
+constexpr int kInterruptedStatus = 130;
+
+std::atomic<bool> g_interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may only touch lock-free atomics");
+
+void on_interrupt(int) {
+  if (g_interrupted.exchange(true)) _exit(kInterruptedStatus);
+}
+
+}  // namespace
+
+bool stdin_is_terminal() noexcept { return isatty(STDIN_FILENO) == 1; }
+bool stdout_is_terminal() noexcept { return isatty(STDOUT_FILENO) == 1; }
+bool stderr_is_terminal() noexcept { return isatty(STDERR_FILENO) == 1; }
+
+int terminal_columns() noexcept {
+  winsize size{};
+  for (int descriptor : {STDOUT_FILENO, STDERR_FILENO}) {
+    if (ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  }
+  return 80;
+}
+
+void notice(std::string_view message) {
+  std::fprintf(stderr, "coluber: %.*s\n", static_cast<int>(message.size()), message.data());
+}
+
+void install_signal_handlers() {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  sigemptyset(&action.sa_mask);
+  // No SA_RESTART: a read that waits for the user ends, so that Ctrl-C is noticed.
+  sigaction(SIGINT, &action, nullptr);
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, nullptr);
+}
+
+bool interrupted() noexcept { return g_interrupted.load(std::memory_order_relaxed); }
+void clear_interrupt() noexcept { g_interrupted.store(false); }
+
+void check_interrupt() {
+  if (interrupted()) throw Error(ErrorCode::kCancelled, "stopped by Ctrl-C");
+}
+
+}  // namespace coluber::cli
