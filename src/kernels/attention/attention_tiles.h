@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the SIMD tiers of paged_attention cut their work: tiles of query vectors that share one kv head, and segments of the
+// context on an absolute grid. The drivers in paged_attention.cc walk these; a tier supplies the arithmetic of one segment.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention/paged_attention.h"
+
+namespace coluber {
+
+// Keys of one online-softmax step: 32 rows of 128 float32 stay in the first-level cache.
+inline constexpr int64_t kKeyBlock = 32;
+// Positions that one partial result sums up; a multiple of kKeyBlock. Long contexts are split over threads by segments.
+inline constexpr int64_t kSegment = 512;
+// Query vectors (tokens times heads of the group) that share a pass over the keys.
+inline constexpr int64_t kTileVectors = 32;
+
+// Vector v of a tile is token v / group, head kv_head * group + v % group.
+struct AttentionTile {
+  int64_t row = 0;
+  int64_t kv_head = 0;
+  int64_t first_token = 0;     // in the packed batch
+  int64_t first_position = 0;  // of first_token in its sequence
+  int64_t num_tokens = 0;
+};
+
+// Running maximum, sum and unnormalised output of each vector of a tile.
+struct AttentionPartial {
+  float* maximum = nullptr;  // [vectors]
+  float* sum = nullptr;      // [vectors]
+  float* values = nullptr;   // [vectors, D]
+};
+
+// Scratch of one thread.
+struct AttentionScratch {
+  const float** rows = nullptr;  // [kKeyBlock]
+  float* widened = nullptr;      // [kKeyBlock, D], 16-bit pages only
+  float* scores = nullptr;       // [vectors, kKeyBlock]
+};
+
+// Overwrites `out` with the sums over the keys of one segment.
+using AttendSegmentFunction = void (*)(const PagedAttentionArgs& args, const AttentionTile& tile, int64_t segment,
+                                       const AttentionPartial& out, const AttentionScratch& scratch);
+// into (+)= next, the later segment.
+using FoldPartialFunction = void (*)(int64_t vectors, int64_t head_dim, const AttentionPartial& next,
+                                     const AttentionPartial& into);
+// Normalises and writes the tile's rows of args.out.
+using FinishTileFunction = void (*)(const PagedAttentionArgs& args, const AttentionTile& tile,
+                                    const AttentionPartial& sums);
+
+}  // namespace coluber
