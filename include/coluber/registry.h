@@ -20,6 +20,7 @@ struct ModelLoadContext {
   EngineConfig& config;            // layers are registered here
   ThreadPool& thread_pool;
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;  // may be empty
+  bool describe_only = false;      // weights are counted and checked, not packed; the model will not run
 };
 
 struct ModelFamily {

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One sequence's answer while it is made: sampling, stop rules and streaming text. Requests and sessions both use it. It knows the
+// tokens, not the cache.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "coluber/engine.h"
+#include "engine/output_text.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace coluber {
+
+class Generation {
+ public:
+  // `tokenizer` may be null: then there is no text and stop strings are refused by whoever checks the request.
+  Generation(SamplingParams params, uint64_t seed, std::span<const int32_t> eos_token_ids, const Tokenizer* tokenizer);
+
+  struct Result {
+    TokenOutput token;
+    std::string text;                                 // new text that may be shown
+    FinishReason finish_reason = FinishReason::kNone;
+    std::string error;                                // with kError
+  };
+  // Chooses the token that follows `tokens` (`num_prompt` of them the prompt) from their logits [V]. On kError no token was chosen.
+  Result next(std::span<const float> logits, std::span<const int32_t> tokens, int64_t num_prompt);
+  int64_t num_generated() const noexcept { return num_generated_; }
+
+ private:
+  bool ends_generation(int32_t id) const;
+  std::span<const float> with_stops_masked(std::span<const float> logits);
+
+  SamplingParams params_;
+  uint64_t seed_;
+  std::vector<int32_t> eos_token_ids_;
+  std::optional<DetokenizeStream> detokenizer_;
+  OutputText text_;
+  std::vector<float> masked_;
+  int64_t num_generated_ = 0;
+};
+
+// The rest of a request's checks that need the model: throws Error(kInvalidArgument) listing every problem.
+void check_sampling(const SamplingParams& params, int64_t vocab_size, bool has_tokenizer);
+// Throws Error(kInvalidArgument) naming the first id outside the vocabulary.
+void check_ids(std::span<const int32_t> ids, int64_t vocab_size);
+
+}  // namespace coluber

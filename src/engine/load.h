@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From options to a model: resolves the folder, reads the configs, finds the family, checks sizes against memory and loads.
+// `describe_model` stops before the weights are packed.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "coluber/engine.h"
+#include "coluber/registry.h"
+#include "formats/generation_config.h"
+#include "text/chat_template/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace coluber {
+
+// Everything that a model folder gives. Order matters: the layers in `config` point into `model`, which reads `weights`.
+struct LoadedModel {
+  std::unique_ptr<WeightSource> weights;
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<EngineConfig> config;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Tokenizer> tokenizer;               // null where the folder has none
+  std::optional<LoadedChatTemplate> chat_template;
+  GenerationConfig generation;
+  std::vector<int32_t> eos_token_ids;
+  std::string config_json;
+  std::string path;
+};
+
+// Checks options and makes the configuration that layers are registered in. Throws Error(kInvalidArgument) listing every problem.
+std::unique_ptr<EngineConfig> make_engine_config(const EngineOptions& options);
+
+LoadedModel load_model(const EngineOptions& options);
+// The same from a config text and tensors in memory (synthetic models).
+LoadedModel load_model(const EngineOptions& options, std::string config_json, std::unique_ptr<WeightSource> weights);
+std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::string& config_json,
+                                    std::unique_ptr<WeightSource> weights);
+
+}  // namespace coluber

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/runner.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace coluber {
+
+Runner::Runner(const EngineConfig& config, Model& model, StateCache& cache, ThreadPool& pool)
+    : config_(config), model_(model), cache_(cache), pool_(pool) {
+  make_groups();
+}
+
+void Runner::make_groups() {
+  layer_metadata_.assign(config_.layers.size(), nullptr);
+  std::vector<std::string> backends;
+  for (const AttentionLayerBase* layer : config_.layers) {
+    KVCacheSpec spec = layer->get_kv_cache_spec(config_);
+    const std::string backend(layer->get_attn_backend().name());
+    size_t at = 0;
+    while (at < groups_.size() && !(groups_[at].spec == spec && backends[at] == backend)) ++at;
+    if (at == groups_.size()) {
+      groups_.push_back({std::move(spec), {}, {}, nullptr});
+      backends.push_back(backend);
+    }
+    groups_[at].layer_names.push_back(layer->layer_name());
+    groups_[at].layer_indices.push_back(layer->layer_index());
+  }
+  for (Group& group : groups_) {
+    const AttentionLayerBase& layer = *config_.layers[static_cast<size_t>(group.layer_indices.front())];
+    group.builder =
+        layer.get_attn_backend().get_builder_cls()(group.spec, group.layer_names, config_, cache_.device());
+  }
+}
+
+void Runner::order_rows(const StepPlan& plan) {
+  scheduled_.clear();
+  for (const PlanRow& row : plan.rows)
+    scheduled_.push_back({row.num_tokens, row.read_position, row.sequence->num_prompt_tokens});
+  reorder_batch_to_split_decodes_and_prefills(scheduled_, 1, order_);
+}
+
+void Runner::fill_tokens(const PlanRow& row) {
+  const Sequence& sequence = *row.sequence;
+  for (int64_t i = row.read_position; i < row.write_position; ++i) {
+    token_ids_.push_back(sequence.tokens[static_cast<size_t>(i)]);
+    positions_.push_back(i);
+    slot_mapping_.push_back(cache_.attention_slot(sequence, i));
+  }
+}
+
+void Runner::fill_rows(const StepPlan& plan) {
+  token_ids_.clear();
+  positions_.clear();
+  slot_mapping_.clear();
+  seq_lens_.clear();
+  is_prefilling_.clear();
+  logits_rows_.clear();
+  query_start_loc_.assign(1, 0);
+  logits_of_plan_row_.assign(plan.rows.size(), {});
+  for (int32_t plan_row : order_) {
+    const PlanRow& row = plan.rows[static_cast<size_t>(plan_row)];
+    fill_tokens(row);
+    const auto end = static_cast<int32_t>(token_ids_.size());
+    query_start_loc_.push_back(end);
+    seq_lens_.push_back(static_cast<int32_t>(row.write_position));
+    is_prefilling_.push_back(row.read_position < row.sequence->num_prompt_tokens ? 1 : 0);
+    const int64_t wanted = row.logits == WantedLogits::kAll ? row.num_tokens : row.logits == WantedLogits::kLast ? 1 : 0;
+    logits_of_plan_row_[static_cast<size_t>(plan_row)] = {static_cast<int64_t>(logits_rows_.size()), wanted};
+    for (int64_t i = wanted; i > 0; --i) logits_rows_.push_back(end - static_cast<int32_t>(i));
+  }
+}
+
+void Runner::fill_tables(const StepPlan& plan) {
+  state_table_.clear();
+  page_columns_ = 1;
+  for (const PlanRow& row : plan.rows)
+    page_columns_ = std::max(page_columns_, static_cast<int64_t>(row.sequence->pages.size()));
+  page_table_.assign(plan.rows.size() * static_cast<size_t>(page_columns_), kNullBlockId);
+  for (size_t r = 0; r < order_.size(); ++r) {
+    const PlanRow& row = plan.rows[static_cast<size_t>(order_[r])];
+    state_table_.push_back(row.write_slot);
+    std::copy(row.sequence->pages.begin(), row.sequence->pages.end(),
+              page_table_.begin() + static_cast<int64_t>(r) * page_columns_);
+  }
+}
+
+void Runner::build_metadata() {
+  const auto rows = static_cast<int64_t>(order_.size());
+  CommonAttentionMetadata common;
+  common.query_start_loc = query_start_loc_;
+  common.seq_lens = seq_lens_;
+  common.num_reqs = rows;
+  common.num_actual_tokens = static_cast<int64_t>(token_ids_.size());
+  common.slot_mapping = slot_mapping_;
+  common.is_prefilling = is_prefilling_;
+  for (int64_t r = 0; r < rows; ++r) {
+    common.max_query_len = std::max<int64_t>(common.max_query_len, common.query_len(r));
+    common.max_seq_len = std::max<int64_t>(common.max_seq_len, seq_lens_[static_cast<size_t>(r)]);
+  }
+  for (Group& group : groups_) {
+    const bool recurrent = std::holds_alternative<MambaSpec>(group.spec);
+    common.block_table = recurrent ? BlockTableView{state_table_.data(), rows, 1, 1}
+                                   : BlockTableView{page_table_.data(), rows, page_columns_, page_columns_};
+    const AttentionMetadata& metadata = group.builder->build(0, common);
+    for (int layer : group.layer_indices) layer_metadata_[static_cast<size_t>(layer)] = &metadata;
+  }
+}
+
+void Runner::forward(const StepPlan& plan) {
+  logits_.resize(logits_rows_.size() * static_cast<size_t>(model_.info().vocab_size));
+  ForwardBatch batch;
+  batch.token_ids = token_ids_;
+  batch.positions = positions_;
+  batch.query_start_loc = query_start_loc_;
+  batch.seq_lens = seq_lens_;
+  batch.logits_rows = logits_rows_;
+  batch.layer_metadata = layer_metadata_;
+  batch.thread_pool = &pool_;
+  batch.workspace = &workspace_;
+  batch.logits = logits_.data();
+  batch.hidden_sink = hidden_sink_ != nullptr && *hidden_sink_ ? hidden_sink_ : nullptr;
+  COLUBER_CHECK(batch.num_tokens() == plan.num_tokens, "{} tokens for a plan of {}", batch.num_tokens(), plan.num_tokens);
+  workspace_.reset();
+  model_.forward(batch);
+}
+
+void Runner::run(const StepPlan& plan) {
+  COLUBER_CHECK(!plan.rows.empty(), "a step without rows");
+  for (const PlanRow& row : plan.rows) cache_.check_read(row);
+  // Until the step is through, the written slots hold no state that a later step may trust.
+  for (const PlanRow& row : plan.rows) cache_.begin_write(row);
+  order_rows(plan);
+  fill_rows(plan);
+  fill_tables(plan);
+  build_metadata();
+  forward(plan);
+  for (const PlanRow& row : plan.rows) cache_.end_write(row);
+  ++num_steps_;
+}
+
+std::span<const float> Runner::logits(size_t row) const {
+  const auto [first, rows] = logits_of_plan_row_[row];
+  const auto vocab = static_cast<size_t>(model_.info().vocab_size);
+  return {logits_.data() + static_cast<size_t>(first) * vocab, static_cast<size_t>(rows) * vocab};
+}
+
+}  // namespace coluber

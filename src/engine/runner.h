@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Carries out step plans: orders the rows decodes first, checks every read against the state's tag, builds each backend's
+// metadata once, runs the model, advances sequences and tags. Owns the step's buffers, which stop growing after warm-up.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attention/batch_order.h"
+#include "base/thread_pool.h"
+#include "coluber/backend.h"
+#include "coluber/model.h"
+#include "engine/state_cache.h"
+#include "engine/step_plan.h"
+#include "tensor/workspace.h"
+
+namespace coluber {
+
+using HiddenSink = std::function<void(int index, const float* values, int64_t rows, int64_t cols)>;
+
+class Runner {
+ public:
+  // All are borrowed and must outlive the runner.
+  Runner(const EngineConfig& config, Model& model, StateCache& cache, ThreadPool& pool);
+
+  // Runs the plan. Throws Error(kInternal) where a state is not at the position that a row expects; the states of the plan's rows
+  // are then void (their sequences start anew or end), all others are untouched.
+  void run(const StepPlan& plan);
+
+  // Logits of row `row` of the last plan, [rows, V]; empty where none were wanted. Valid until the next run.
+  std::span<const float> logits(size_t row) const;
+  void set_hidden_sink(const HiddenSink* sink) noexcept { hidden_sink_ = sink; }
+  int64_t num_steps() const noexcept { return num_steps_; }
+
+ private:
+  // Layers that share a spec and a backend share one builder and its metadata.
+  struct Group {
+    KVCacheSpec spec;
+    std::vector<std::string> layer_names;
+    std::vector<int> layer_indices;
+    std::unique_ptr<AttentionMetadataBuilder> builder;
+  };
+
+  void make_groups();
+  void order_rows(const StepPlan& plan);
+  void fill_rows(const StepPlan& plan);
+  void fill_tokens(const PlanRow& row);
+  void fill_tables(const StepPlan& plan);
+  void build_metadata();
+  void forward(const StepPlan& plan);
+
+  const EngineConfig& config_;
+  Model& model_;
+  StateCache& cache_;
+  ThreadPool& pool_;
+  Workspace workspace_;
+  std::vector<Group> groups_;
+  const HiddenSink* hidden_sink_ = nullptr;
+  int64_t num_steps_ = 0;
+
+  std::vector<ScheduledRow> scheduled_;
+  std::vector<int32_t> order_;             // batch row -> plan row
+  std::vector<int32_t> token_ids_;         // [T]
+  std::vector<int64_t> positions_;         // [T]
+  std::vector<int64_t> slot_mapping_;      // [T]
+  std::vector<int32_t> query_start_loc_;   // [R+1]
+  std::vector<int32_t> seq_lens_;          // [R]
+  std::vector<uint8_t> is_prefilling_;     // [R]
+  std::vector<int32_t> state_table_;       // [R, 1]
+  std::vector<int32_t> page_table_;        // [R, page_columns_]
+  int64_t page_columns_ = 0;
+  std::vector<const AttentionMetadata*> layer_metadata_;
+  std::vector<int32_t> logits_rows_;
+  std::vector<float> logits_;
+  struct LogitsRange {
+    int64_t first = 0;
+    int64_t rows = 0;
+  };
+  std::vector<LogitsRange> logits_of_plan_row_;
+};
+
+}  // namespace coluber
