@@ -2,10 +2,11 @@
 //
 // C[m, n] (+)= sum_k A[m, k] * W[n, k] + bias[n], float32 activations times a packed weight.
 //
-// Each output is one chain of fused multiply-adds over k in ascending order, whatever m is: a row's result does not depend on
-// the rows beside it, so one-token steps and prefills agree bit for bit. (With `allow_bf16` and a bf16 weight, A is rounded
-// to bf16 and products may use the processor's bf16 dot instructions; results then still do not depend on m.)
-// m = 1..3 streams the weights once at memory speed; larger m is blocked for the caches.
+// Each output is one chain of fused multiply-adds over k in ascending order, whatever m is: a row's result does not
+// depend on the rows beside it, so one-token steps and prefills agree bit for bit, and so do all candidates. The bias,
+// then the old C, are added last. (With `allow_bf16`, a bf16 weight and a processor that has bf16 dot products, A is
+// rounded to bf16 and pairs of products are summed as the processor does; results then still do not depend on m, but
+// differ between candidates.) A few rows stream the weights once at memory speed; more rows are blocked for the caches.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "base/thread_pool.h"
 #include "kernels/gemm/packed_matrix.h"
 #include "kernels/op.h"
+#include "kernels/tolerance.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -23,13 +25,19 @@ struct GemmArgs {
   int64_t m = 0;
   const PackedMatrix* w = nullptr;  // [N, K]
   const float* bias = nullptr;      // [N] or null
-  float* c = nullptr;               // [M, N], row stride ldc
+  float* c = nullptr;               // [M, N], row stride ldc; not overlapping A
   int64_t ldc = 0;
-  bool accumulate = false;          // add to C instead of overwriting it
+  bool accumulate = false;  // add to C instead of overwriting it
   bool allow_bf16 = false;
 };
 
 using GemmFunction = void (*)(const GemmArgs& args, ThreadPool& pool, Workspace& workspace);
 const Operation<GemmFunction>& gemm();
+
+// Against the reference: the same bits without `allow_bf16`; with it, activations rounded to 8 bits.
+inline constexpr Tolerance kGemmTolerance = {};
+inline constexpr Tolerance kGemmBf16Tolerance = {.absolute = 0, .relative = 0, .of_rms = 2e-2};
+// The reference against sums in double: the rounding of K additions.
+inline constexpr Tolerance kGemmExactTolerance = {.absolute = 0, .relative = 1e-6, .of_rms = 1e-5};
 
 }  // namespace coluber

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A weight matrix W [N, K] packed once at load for the matrix products of this processor. Owns its memory. The element type is
-// the one it was stored in (float32, bfloat16, float16): products widen in registers.
+// A weight matrix W [N, K] packed once at load for the matrix products of this processor. Owns its memory. The element
+// type is the one it was stored in (float32, bfloat16, float16): products widen in registers.
+//
+// One layout serves every SIMD tier, one row as well as many, so a weight is held once: panels of kPanel successive
+// outputs (the last as wide as needed, in multiples of kPanelStep, filled up with zeros), panel after panel; inside a
+// panel k ascends and each k has the panel's outputs side by side. Bfloat16 holds two successive k of an output side by
+// side (an odd K is filled up with a zero): one load then feeds a bf16 dot, or two widenings that cost a shift and a
+// mask.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +21,12 @@ namespace coluber {
 
 class PackedMatrix {
  public:
+  static constexpr int64_t kPanel = 64;
+  static constexpr int64_t kPanelStep = 16;
+
   PackedMatrix() = default;
-  // `weight`: [N, K], rows may be strided, elements of a row contiguous.
+  // `weight`: [N, K], rows may be strided, elements of a row contiguous. Throws Error(kUnsupported) for other types
+  // than the three, Error(kInvalidArgument) for other shapes, Error(kOutOfMemory) naming the bytes.
   static PackedMatrix pack(const TensorView& weight, ThreadPool& pool);
 
   int64_t n() const noexcept { return n_; }
@@ -27,8 +37,17 @@ class PackedMatrix {
   // Writes row `row` as float32 [K]: the embedding look-up of a tied head.
   void unpack_row(int64_t row, float* out) const;
 
+  int64_t num_panels() const noexcept { return (n_ + kPanel - 1) / kPanel; }
+  // Outputs that panel `panel` holds, the zeros among them: kPanel or, for the last, a smaller multiple of kPanelStep.
+  int64_t panel_width(int64_t panel) const noexcept;
+  // K, rounded up to a whole pair for bfloat16.
+  int64_t padded_k() const noexcept { return dtype_ == DType::kBFloat16 ? (k_ + 1) / 2 * 2 : k_; }
+  // First element of a panel, in elements from data().
+  int64_t panel_offset(int64_t panel) const noexcept { return panel * kPanel * padded_k(); }
+
  private:
   struct Free {
+    int64_t bytes;
     void operator()(std::byte* memory) const noexcept;
   };
   std::unique_ptr<std::byte[], Free> data_;

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/gemm/gemm.h"
+
+#include "base/error.h"
+#include "kernels/gemm/gemm_cpu.h"
+
+namespace coluber {
+namespace {
+
+void check(const GemmArgs& args) {
+  COLUBER_CHECK(args.w != nullptr && args.w->data() != nullptr, "gemm without a packed weight");
+  COLUBER_CHECK(args.m >= 0, "gemm of {} rows", args.m);
+  COLUBER_CHECK(args.m == 0 || (args.a != nullptr && args.c != nullptr), "gemm of {} rows without A or C", args.m);
+  COLUBER_CHECK(args.m <= 1 || (args.lda >= args.w->k() && args.ldc >= args.w->n()),
+                "gemm of [{}, {}]: row strides {} and {} are smaller than a row", args.w->n(), args.w->k(), args.lda,
+                args.ldc);
+}
+
+template <GemmFunction kFunction>
+void checked(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
+  check(args);
+  if (args.m > 0) kFunction(args, pool, workspace);
+}
+
+// Without permission to round A the instructions of the tier below are all there is to use.
+void gemm_avx512_bf16(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
+  if (args.allow_bf16 && args.w->dtype() == DType::kBFloat16) {
+    avx512_bf16::gemm_bf16(args, pool, workspace);
+  } else {
+    avx512::gemm_f32(args, pool, workspace);
+  }
+}
+
+}  // namespace
+
+const Operation<GemmFunction>& gemm() {
+  static const Operation<GemmFunction> operation("gemm",
+                                                 {
+                                                     {"avx512_bf16", Isa::kAvx512Bf16, checked<gemm_avx512_bf16>},
+                                                     {"avx512", Isa::kAvx512, checked<avx512::gemm_f32>},
+                                                     {"avx2", Isa::kAvx2, checked<avx2::gemm_f32>},
+                                                     {"ref", Isa::kRef, checked<gemm_ref>},
+                                                 });
+  return operation;
+}
+
+}  // namespace coluber

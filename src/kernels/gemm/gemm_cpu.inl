@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products on packed panels. One register tile serves everything: kRows rows of A times kVectors vectors of
+// outputs, over a range of k. A few rows (kDirectRows) run it over all of K straight from the packed weight; more rows
+// run it over blocks of K whose panel slice, widened to float32 once, stays in the first-level cache, with the sums
+// between blocks in scratch (exact, so the chain over k is the same).
+
+inline constexpr bool kWide = kLanes == 16;
+inline constexpr int kTileRows = 6;  // 6 x 64 or 6 x 16: 24 or 12 accumulators
+inline constexpr int kTileVectors = kWide ? 4 : 2;
+inline constexpr int kPanelVectors = PackedMatrix::kPanel / kLanes;
+inline constexpr int kStepVectors = PackedMatrix::kPanelStep / kLanes;  // the tile of the last, narrower panel
+inline constexpr int kDirectRows = kWide ? kTileRows : 1;               // that fit beside kPanelVectors in registers
+inline constexpr int64_t kBlockK = kWide ? 128 : 256;                   // 32 KiB of panel, or 16 KiB of tile column
+inline constexpr int64_t kBlockRows = 510;
+inline constexpr int64_t kPrefetchBytes = 2048;
+
+// The kinds of weight. `kElements`: stored elements that one step over k takes per output.
+struct WeightF32 {
+  using A = float;
+  using Element = float;
+  static constexpr int kElements = 1;
+};
+struct WeightF16 {
+  using A = float;
+  using Element = uint16_t;
+  static constexpr int kElements = 1;
+};
+struct WeightBf16 {
+  using A = float;
+  using Element = uint16_t;
+  static constexpr int kElements = 2;
+};
+struct WeightBf16Dot {  // A in pairs too; k counts pairs
+  using A = uint32_t;
+  using Element = uint16_t;
+  static constexpr int kElements = 2;
+};
+
+template <typename W>
+struct Panel {
+  const typename W::Element* data;
+  int64_t width;  // outputs between successive k
+};
+
+template <typename W, int kRows, int kVectors>
+struct Tile {
+  Vec sum[kRows][kVectors];
+
+  COLUBER_INLINE void clear() {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = zero();
+    }
+  }
+
+  COLUBER_INLINE void add(const typename W::A* a, int64_t lda, int64_t k, int v, Vec w) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) sum[r][v] = fma(set1(a[r * lda + k]), w, sum[r][v]);
+  }
+
+  // One step: every vector of outputs, one k (a pair for bfloat16).
+  template <bool kSecond>
+  COLUBER_INLINE void step(const typename W::A* a, int64_t lda, int64_t k, const typename W::Element* w) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const typename W::Element* at = w + v * kLanes * W::kElements;
+      if constexpr (std::is_same_v<W, WeightF32>) {
+        add(a, lda, k, v, load(at));
+      } else if constexpr (std::is_same_v<W, WeightF16>) {
+        add(a, lda, k, v, load_f16(at));
+      } else if constexpr (std::is_same_v<W, WeightBf16>) {
+        const VecPairs pairs = load_bf16_pairs(at);
+        add(a, lda, k, v, first_of_pairs(pairs));
+        if constexpr (kSecond) add(a, lda, k + 1, v, second_of_pairs(pairs));
+      } else {
+        const VecPairs pairs = load_bf16_pairs(at);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) sum[r][v] = dot_bf16(sum[r][v], set1_bf16_pair(a[r * lda + k]), pairs);
+      }
+    }
+  }
+
+  // `kStream`: the panel comes from memory, in order.
+  template <bool kStream>
+  COLUBER_INLINE void multiply(const typename W::A* a, int64_t lda, int64_t count, Panel<W> panel) {
+    constexpr int kPerStep = std::is_same_v<W, WeightBf16> ? 2 : 1;
+    constexpr int kLine = 64 / static_cast<int>(sizeof(typename W::Element));
+    const typename W::Element* w = panel.data;
+    const int64_t advance = panel.width * W::kElements;
+    int64_t k = 0;
+    for (; k + kPerStep <= count; k += kPerStep, w += advance) {
+      if constexpr (kStream) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kVectors * kLanes * W::kElements; i += kLine) {
+          prefetch(reinterpret_cast<const char*>(w + i) + kPrefetchBytes);
+        }
+      }
+      step<true>(a, lda, k, w);
+    }
+    if (k < count) step<false>(a, lda, k, w);
+  }
+
+  COLUBER_INLINE void load_partial(const float* partial) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = load(partial + r * PackedMatrix::kPanel + v * kLanes);
+    }
+  }
+  COLUBER_INLINE void store_partial(float* partial) const {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) store(partial + r * PackedMatrix::kPanel + v * kLanes, sum[r][v]);
+    }
+  }
+  // To row `row`, columns from `column`.
+  COLUBER_INLINE void finish(const GemmArgs& args, int64_t row, int64_t column) const {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t from = column + v * kLanes;
+      const int n = static_cast<int>(std::min<int64_t>(kLanes, args.w->n() - from));
+      if (n <= 0) return;
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        float* c = args.c + (row + r) * args.ldc + from;
+        Vec x = sum[r][v];
+        if (args.bias != nullptr) x = x + load_n(args.bias + from, n);
+        if (args.accumulate) x = x + load_n(c, n);
+        if (n == kLanes) {
+          store(c, x);
+        } else {
+          store_n(c, x, n);
+        }
+      }
+    }
+  }
+};
+
+// A slice of the product for one call of a tile.
+template <typename W>
+struct Slice {
+  const GemmArgs* args;
+  const typename W::A* a;  // first row of the tile, first k of the block
+  int64_t lda;
+  int64_t count;  // of k, or of pairs
+  Panel<W> panel;
+  int64_t row, column;
+  float* partial;  // [kTileRows, kPanel]; used where the block is not the whole of K
+  bool begins, ends;
+};
+
+template <typename W, int kRows, int kVectors, bool kStream>
+void run_tile(const Slice<W>& s) {
+  Tile<W, kRows, kVectors> tile;
+  if (s.begins) {
+    tile.clear();
+  } else {
+    tile.load_partial(s.partial);
+  }
+  tile.template multiply<kStream>(s.a, s.lda, s.count, s.panel);
+  if (s.ends) {
+    tile.finish(*s.args, s.row, s.column);
+  } else {
+    tile.store_partial(s.partial);
+  }
+}
+
+template <typename W, int kVectors, bool kStream>
+void run_rows(const Slice<W>& slice, int64_t rows) {
+  static_assert(kTileRows == 6);
+  switch (rows) {
+    case 1:
+      return run_tile<W, 1, kVectors, kStream>(slice);
+    case 2:
+      return run_tile<W, 2, kVectors, kStream>(slice);
+    case 3:
+      return run_tile<W, 3, kVectors, kStream>(slice);
+    case 4:
+      return run_tile<W, 4, kVectors, kStream>(slice);
+    case 5:
+      return run_tile<W, 5, kVectors, kStream>(slice);
+    default:
+      return run_tile<W, 6, kVectors, kStream>(slice);
+  }
+}
+
+template <typename W>
+struct Operand {
+  const typename W::A* a;
+  int64_t lda;
+  int64_t k;  // K, or the number of pairs
+};
+
+template <typename W>
+COLUBER_INLINE Panel<W> panel_of(const PackedMatrix& w, int64_t panel) {
+  return {reinterpret_cast<const typename W::Element*>(w.data()) + w.panel_offset(panel), w.panel_width(panel)};
+}
+
+// At most kDirectRows rows: the weight is read once, in the order of memory.
+template <typename W>
+void run_direct(const GemmArgs& args, const Operand<W>& operand, ThreadPool& pool) {
+  constexpr int64_t kChunkBytes = 64 << 10;
+  const PackedMatrix& w = *args.w;
+  const int64_t panel_bytes = w.bytes() / w.num_panels();
+  const int64_t grain = std::clamp<int64_t>(kChunkBytes / std::max<int64_t>(panel_bytes, 1), 1,
+                                            std::max<int64_t>(w.num_panels() / (4 * pool.size()), 1));
+  pool.parallel_for(w.num_panels(), grain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t p = begin; p < end; ++p) {
+      Slice<W> slice = {&args,   operand.a, operand.lda, operand.k, panel_of<W>(w, p), 0, p * PackedMatrix::kPanel,
+                        nullptr, true,      true};
+      if (slice.panel.width == PackedMatrix::kPanel) {
+        if constexpr (kDirectRows == 1) {
+          run_tile<W, 1, kPanelVectors, true>(slice);
+        } else {
+          run_rows<W, kPanelVectors, true>(slice, args.m);
+        }
+        continue;
+      }
+      const int64_t width = slice.panel.width;
+      for (int64_t j = 0; j < width; j += PackedMatrix::kPanelStep) {
+        run_rows<W, kStepVectors, false>(slice, args.m);
+        slice.panel.data += PackedMatrix::kPanelStep * W::kElements;
+        slice.column += PackedMatrix::kPanelStep;
+      }
+    }
+  });
+}
+
+// Rows k_begin.. of a panel as float32, cut into tile columns: [width / columns][count][columns].
+template <typename Stored>
+void widen_block(Panel<Stored> panel, int64_t k_begin, int64_t count, int64_t columns, float* out) {
+  for (int64_t j = 0; j < panel.width; j += columns, out += count * columns) {
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t x = 0; x < columns; x += kLanes) {
+        float* to = out + i * columns + x;
+        const typename Stored::Element* from =
+            panel.data + ((k_begin + i) / Stored::kElements * panel.width + j + x) * Stored::kElements;
+        if constexpr (std::is_same_v<Stored, WeightF32>) {
+          store(to, load(from));
+        } else if constexpr (std::is_same_v<Stored, WeightF16>) {
+          store(to, load_f16(from));
+        } else {
+          // Blocks begin at an even k, so the second of a pair never stands alone.
+          const VecPairs pairs = load_bf16_pairs(from);
+          store(to, first_of_pairs(pairs));
+          if (i + 1 < count) store(to + columns, second_of_pairs(pairs));
+        }
+      }
+      if constexpr (Stored::kElements == 2) ++i;
+    }
+  }
+}
+
+struct BlockScratch {
+  float* widened;  // [kBlockK, kPanel]
+  float* partial;  // [block rows, kPanel]
+};
+
+// Rows row_begin..row_end of one panel. `W` is what the tile multiplies, `Stored` what the panel holds.
+template <typename Stored, typename W>
+void run_block(const GemmArgs& args, const Operand<W>& operand, int64_t p, int64_t row_begin, int64_t row_end,
+               BlockScratch scratch) {
+  // On AVX2 a tile column of the packed panel would touch a quarter of the cache's sets: it is copied out.
+  constexpr bool kInPlace = std::is_same_v<Stored, W> && (kWide || std::is_same_v<W, WeightBf16Dot>);
+  const Panel<Stored> stored = panel_of<Stored>(*args.w, p);
+  const bool whole = stored.width == PackedMatrix::kPanel;
+  const int64_t columns = whole ? kTileVectors * kLanes : PackedMatrix::kPanelStep;
+  for (int64_t k = 0; k < operand.k; k += kBlockK) {
+    const int64_t count = std::min(kBlockK, operand.k - k);
+    if constexpr (!kInPlace) widen_block<Stored>(stored, k, count, columns, scratch.widened);
+    for (int64_t j = 0; j < stored.width; j += columns) {
+      Slice<W> slice = {&args,   nullptr, operand.lda,           count, {}, 0, p * PackedMatrix::kPanel + j,
+                        nullptr, k == 0,  k + count == operand.k};
+      if constexpr (kInPlace) {
+        slice.panel = {stored.data + (k * stored.width + j) * W::kElements, stored.width};
+      } else {
+        slice.panel = {scratch.widened + j * count, columns};
+      }
+      for (int64_t row = row_begin; row < row_end; row += kTileRows) {
+        slice.a = operand.a + row * operand.lda + k;
+        slice.row = row;
+        slice.partial = scratch.partial + (row - row_begin) * PackedMatrix::kPanel + j;
+        const int64_t rows = std::min<int64_t>(kTileRows, row_end - row);
+        if (whole) {
+          run_rows<W, kTileVectors, false>(slice, rows);
+        } else {
+          run_rows<W, kStepVectors, false>(slice, rows);
+        }
+      }
+    }
+  }
+}
+
+template <typename Stored, typename W>
+void run_blocked(const GemmArgs& args, const Operand<W>& operand, ThreadPool& pool, Workspace& workspace) {
+  // Enough chunks that a thread which loses its core for a while costs the others little, none so short that widening
+  // shows.
+  constexpr int64_t kChunksPerThread = 8, kFewestRows = 8 * kTileRows;
+  const int64_t panels = args.w->num_panels();
+  const int64_t wanted = (kChunksPerThread * pool.size() + panels - 1) / panels;
+  int64_t block = std::clamp((args.m + wanted - 1) / wanted, kFewestRows, kBlockRows);
+  block = (block + kTileRows - 1) / kTileRows * kTileRows;
+  const int64_t blocks = (args.m + block - 1) / block;
+
+  WorkspaceScope scope(workspace);
+  const int64_t widened = kBlockK * PackedMatrix::kPanel, each = widened + block * PackedMatrix::kPanel;
+  float* scratch = workspace.take<float>(each * pool.size());
+  pool.parallel_for(panels * blocks, 1, [&](int64_t begin, int64_t end, int thread) {
+    float* own = scratch + each * thread;
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const int64_t row = chunk % blocks * block;
+      run_block<Stored, W>(args, operand, chunk / blocks, row, std::min(args.m, row + block), {own, own + widened});
+    }
+  });
+}
+
+template <typename Stored>
+void run(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
+  if (args.m <= kDirectRows) return run_direct<Stored>(args, {args.a, args.lda, args.w->k()}, pool);
+  run_blocked<Stored, WeightF32>(args, {args.a, args.lda, args.w->k()}, pool, workspace);
+}
+
+inline void multiply_f32(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
+  switch (args.w->dtype()) {
+    case DType::kBFloat16:
+      return run<WeightBf16>(args, pool, workspace);
+    case DType::kFloat16:
+      return run<WeightF16>(args, pool, workspace);
+    default:
+      return run<WeightF32>(args, pool, workspace);
+  }
+}
+
+// Bfloat16 weights; A is rounded to bfloat16 first, [M][K/2 pairs].
+inline void multiply_bf16(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
+  WorkspaceScope scope(workspace);
+  const int64_t pairs = args.w->padded_k() / 2, whole = args.w->k() / kLanes * kLanes;
+  uint16_t* rounded = workspace.take<uint16_t>(args.m * 2 * pairs);
+  pool.parallel_for(args.m, 8, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* from = args.a + row * args.lda;
+      uint16_t* to = rounded + row * 2 * pairs;
+      for (int64_t k = 0; k < whole; k += kLanes) store_bf16(to + k, load(from + k));
+      uint16_t last[kLanes];
+      store_bf16(last, load_n(from + whole, static_cast<int>(args.w->k() - whole)));
+      std::memcpy(to + whole, last, static_cast<size_t>(2 * pairs - whole) * sizeof(uint16_t));
+    }
+  });
+  const Operand<WeightBf16Dot> operand = {reinterpret_cast<const uint32_t*>(rounded), pairs, pairs};
+  if (args.m <= kDirectRows) return run_direct<WeightBf16Dot>(args, operand, pool);
+  run_blocked<WeightBf16Dot, WeightBf16Dot>(args, operand, pool, workspace);
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/gemm/packed_matrix.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+namespace coluber {
+namespace {
+
+constexpr int64_t kHugePage = int64_t{2} << 20;
+// Rows are read this many elements at a time: a panel's slice of source and destination then stays in the first-level
+// cache.
+constexpr int64_t kStripe = 64;
+
+// Anonymous pages read as zero, so padding needs no pass of its own.
+std::byte* map_pages(int64_t bytes) {
+  void* memory = ::mmap(nullptr, static_cast<size_t>(bytes + kHugePage), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    throw make_error(ErrorCode::kOutOfMemory,
+                     "cannot get {} bytes for a packed weight; free memory, or choose a smaller model", bytes);
+  }
+  // Cut to an address where huge pages can start.
+  auto* begin = static_cast<std::byte*>(memory);
+  const int64_t skip = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(begin)) & (kHugePage - 1);
+  if (skip > 0) ::munmap(begin, static_cast<size_t>(skip));
+  if (skip < kHugePage) ::munmap(begin + skip + bytes, static_cast<size_t>(kHugePage - skip));
+  // Only whole huge pages: the rest would cost up to 2 MiB of real memory a matrix. Refusal is harmless.
+  const int64_t whole = bytes / kHugePage * kHugePage;
+  if (whole > 0) ::madvise(begin + skip, static_cast<size_t>(whole), MADV_HUGEPAGE);
+  return begin + skip;
+}
+
+// One element of a panel: a value or, for bfloat16, a pair of values of successive k. Tensors of a file lie at any
+// address.
+template <typename Element>
+struct PanelSlice {
+  const std::byte* source;  // first row
+  int64_t stride_bytes;     // between rows
+  int64_t rows;             // outputs that have data
+  int64_t lanes;            // outputs with the padding: the distance of successive k
+  Element* panel;
+};
+
+template <typename Element>
+void pack_stripe(const PanelSlice<Element>& slice, int64_t begin, int64_t end) {
+  for (int64_t r = 0; r < slice.rows; ++r) {
+    const std::byte* row = slice.source + r * slice.stride_bytes;
+    Element* out = slice.panel + r;
+    for (int64_t k = begin; k < end; ++k) {
+      std::memcpy(out + k * slice.lanes, row + k * static_cast<int64_t>(sizeof(Element)), sizeof(Element));
+    }
+  }
+}
+
+template <typename Element>
+void pack_panel(const PanelSlice<Element>& slice, int64_t elements) {
+  for (int64_t k = 0; k < elements; k += kStripe) pack_stripe(slice, k, std::min(elements, k + kStripe));
+}
+
+void pack_panel_pairs(const PanelSlice<uint32_t>& slice, int64_t k) {
+  pack_panel(slice, k / 2);
+  if (k % 2 == 0) return;
+  for (int64_t r = 0; r < slice.rows; ++r) {
+    uint16_t last;
+    std::memcpy(&last, slice.source + r * slice.stride_bytes + (k - 1) * 2, sizeof last);
+    slice.panel[k / 2 * slice.lanes + r] = last;
+  }
+}
+
+void check_weight(const TensorView& weight) {
+  if (weight.shape.rank() != 2 || weight.shape[0] < 1 || weight.shape[1] < 1) {
+    throw make_error(ErrorCode::kInvalidArgument, "a weight to pack must have the shape [N, K] with N, K >= 1, not {}",
+                     weight.shape.to_string());
+  }
+  if (weight.strides[1] != 1 && weight.shape[1] > 1) {
+    throw make_error(ErrorCode::kInvalidArgument, "the rows of a weight to pack must be contiguous, not strided by {}",
+                     weight.strides[1]);
+  }
+  if (weight.dtype != DType::kFloat32 && weight.dtype != DType::kBFloat16 && weight.dtype != DType::kFloat16) {
+    throw make_error(ErrorCode::kUnsupported, "matrix products take weights of float32, bfloat16 or float16, not {}",
+                     dtype_name(weight.dtype));
+  }
+}
+
+}  // namespace
+
+void PackedMatrix::Free::operator()(std::byte* memory) const noexcept { ::munmap(memory, static_cast<size_t>(bytes)); }
+
+int64_t PackedMatrix::panel_width(int64_t panel) const noexcept {
+  const int64_t rows = std::min(kPanel, n_ - panel * kPanel);
+  return (rows + kPanelStep - 1) / kPanelStep * kPanelStep;
+}
+
+PackedMatrix PackedMatrix::pack(const TensorView& weight, ThreadPool& pool) {
+  check_weight(weight);
+  PackedMatrix packed;
+  packed.dtype_ = weight.dtype;
+  packed.n_ = weight.shape[0];
+  packed.k_ = weight.shape[1];
+  const int64_t last = packed.num_panels() - 1;
+  const Shape padded{last * kPanel + packed.panel_width(last), packed.padded_k()};
+  packed.bytes_ = dtype_bytes(weight.dtype, padded.count());
+  packed.data_ = std::unique_ptr<std::byte[], Free>(map_pages(packed.bytes_), Free{packed.bytes_});
+
+  const int64_t stride_bytes = dtype_bytes(weight.dtype, weight.strides[0]);
+  pool.parallel_for(packed.num_panels(), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const std::byte* source = weight.data + panel * kPanel * stride_bytes;
+      const int64_t rows = std::min(kPanel, packed.n_ - panel * kPanel), lanes = packed.panel_width(panel);
+      std::byte* to = packed.data_.get() + dtype_bytes(weight.dtype, packed.panel_offset(panel));
+      if (packed.dtype_ == DType::kFloat32) {
+        pack_panel<float>({source, stride_bytes, rows, lanes, reinterpret_cast<float*>(to)}, packed.k_);
+      } else if (packed.dtype_ == DType::kFloat16) {
+        pack_panel<uint16_t>({source, stride_bytes, rows, lanes, reinterpret_cast<uint16_t*>(to)}, packed.k_);
+      } else {
+        pack_panel_pairs({source, stride_bytes, rows, lanes, reinterpret_cast<uint32_t*>(to)}, packed.k_);
+      }
+    }
+  });
+  return packed;
+}
+
+void PackedMatrix::unpack_row(int64_t row, float* out) const {
+  COLUBER_CHECK(row >= 0 && row < n_, "row {} of a packed weight of {} rows", row, n_);
+  const int64_t panel = row / kPanel, lane = row % kPanel, width = panel_width(panel);
+  if (dtype_ == DType::kFloat32) {
+    const float* from = reinterpret_cast<const float*>(data_.get()) + panel_offset(panel) + lane;
+    for (int64_t k = 0; k < k_; ++k) out[k] = from[k * width];
+  } else if (dtype_ == DType::kFloat16) {
+    const uint16_t* from = reinterpret_cast<const uint16_t*>(data_.get()) + panel_offset(panel) + lane;
+    for (int64_t k = 0; k < k_; ++k) out[k] = float16_to_float(from[k * width]);
+  } else {
+    const uint16_t* from = reinterpret_cast<const uint16_t*>(data_.get()) + panel_offset(panel) + 2 * lane;
+    for (int64_t k = 0; k < k_; ++k) out[k] = bfloat16_to_float(from[k / 2 * 2 * width + k % 2]);
+  }
+}
+
+}  // namespace coluber
