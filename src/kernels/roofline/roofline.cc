@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/roofline/roofline.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+
+namespace coluber {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Runs work(thread) on threads that start together; the seconds of the slowest. Threads of its own, not a pool's: each
+// must do its own share, however long that takes.
+template <typename Work>
+double time_together(int threads, const Work& work) {
+  std::atomic<int> waiting{0};
+  std::atomic<bool> start{false};
+  std::vector<double> seconds(static_cast<size_t>(threads));
+  std::vector<std::thread> running;
+  for (int thread = 0; thread < threads; ++thread) {
+    running.emplace_back([&, thread] {
+      waiting.fetch_add(1);
+      while (!start.load(std::memory_order_acquire)) {
+      }
+      const Clock::time_point begin = Clock::now();
+      work(thread);
+      seconds[static_cast<size_t>(thread)] = seconds_since(begin);
+    });
+  }
+  while (waiting.load() < threads) std::this_thread::yield();
+  start.store(true, std::memory_order_release);
+  for (std::thread& thread : running) thread.join();
+  return *std::max_element(seconds.begin(), seconds.end());
+}
+
+// Pages as a program gets them that asks for nothing special.
+class Pages {
+ public:
+  explicit Pages(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {
+    memory_ = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory_ == MAP_FAILED) {
+      throw make_error(ErrorCode::kOutOfMemory,
+                       "cannot get {} bytes to measure the read bandwidth; free memory or measure fewer", bytes);
+    }
+    std::memset(memory_, 0x5a, bytes_);  // else every page would be the same page of zeros, from the cache
+  }
+  ~Pages() { ::munmap(memory_, bytes_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  const char* data() const { return static_cast<const char*>(memory_); }
+
+ private:
+  void* memory_;
+  size_t bytes_;
+};
+
+void check_threads(int threads) {
+  if (threads < 1)
+    throw make_error(ErrorCode::kInvalidArgument, "the machine is measured with at least 1 thread, not {}", threads);
+}
+
+std::vector<double> read_rates(int threads, int64_t bytes, int repeats) {
+  check_threads(threads);
+  const int64_t share = bytes / threads / 512 * 512;
+  if (share < (1 << 20) || repeats < 1) {
+    throw make_error(
+        ErrorCode::kInvalidArgument,
+        "the read bandwidth needs at least 1 MiB a thread and one repeat, not {} bytes over {} threads, {} times",
+        bytes, threads, repeats);
+  }
+  const Pages pages(bytes);
+  const RooflineLoops loops = roofline_loops()();
+  std::atomic<uint64_t> sink{0};
+  std::vector<double> rates;
+  for (int i = 0; i < repeats; ++i) {
+    const double seconds =
+        time_together(threads, [&](int thread) { sink ^= loops.read(pages.data() + share * thread, share); });
+    rates.push_back(static_cast<double>(share * threads) / seconds / 1e9);
+  }
+  std::sort(rates.begin(), rates.end());
+  return rates;
+}
+
+}  // namespace
+
+double measure_read_bandwidth(int threads, int64_t bytes, int repeats) {
+  const std::vector<double> rates = read_rates(threads, bytes, repeats);
+  return rates[rates.size() / 2];
+}
+
+double measure_fma_gflops(int threads) {
+  check_threads(threads);
+  const RooflineLoops loops = roofline_loops()();
+  // About a third of a second, whatever the machine: long enough for its clock to settle.
+  constexpr double kSeconds = 0.3;
+  constexpr int64_t kTrial = 1'000'000;
+  std::atomic<float> sink{0};
+  const auto run = [&](int64_t rounds) {
+    return time_together(threads, [&](int thread) { sink = loops.fma(rounds, static_cast<float>(thread)); });
+  };
+  const double trial = run(kTrial);
+  const auto rounds = static_cast<int64_t>(std::max(1.0, kSeconds / std::max(trial, 1e-6)) * kTrial);
+  const double seconds = run(rounds);
+  return static_cast<double>(rounds * loops.flops_per_round * threads) / seconds / 1e9;
+}
+
+Roofline measure_roofline(int threads, int64_t bytes, int repeats) {
+  const std::vector<double> rates = read_rates(threads, bytes, repeats);
+  return {threads, rates[rates.size() / 2], rates.front(), rates.back(), measure_fma_gflops(threads)};
+}
+
+}  // namespace coluber
