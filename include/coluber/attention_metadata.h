@@ -61,6 +61,7 @@ struct CausalConv1dMetadata {
 struct PrefillCheckpointMetadata {
   std::vector<int32_t> checkpoint_offsets;  // [P] tokens into the row; 0 = none
   std::vector<int32_t> state_indices;       // [P] null block where none
+  std::vector<int64_t> request_rows;        // [P] row of the batch
   std::vector<int64_t> block_cols;          // [P] -1 = none
   bool any = false;
 };
@@ -85,6 +86,13 @@ struct BaseMambaAttentionMetadata : AttentionMetadata {
   // replay
   std::vector<int32_t> write_pos_d;
   std::vector<uint8_t> is_flush_d;
+  // Cache mode "all": state_indices_tensor_p and _d are whole rows of the block table, and these say which column a row reads
+  // (last computed), the first that it fills, and the one that it leaves its state in (last scheduled).
+  int64_t state_indices_p_cols = 1;
+  std::vector<int32_t> block_idx_last_scheduled_token;     // [R]
+  std::vector<int32_t> block_idx_last_computed_token;      // [R]
+  std::vector<int32_t> block_idx_first_scheduled_token_p;  // [P]
+  std::vector<int32_t> num_computed_tokens_p;              // [P]
 };
 
 struct Mamba1AttentionMetadata : BaseMambaAttentionMetadata {};
@@ -99,6 +107,38 @@ struct Mamba2AttentionMetadata : BaseMambaAttentionMetadata {
   std::vector<int32_t> checkpoint_chunk_indices;  // [P] -1 none
   PrefillCheckpointMetadata checkpoint;
 };
+
+// Gated DeltaNet and Kimi Delta Attention. Rows with draft tokens ("spec") are kept apart from the others ("non-spec"); a batch
+// never has plain decodes and spec rows at once (the decodes count as prefills then).
+struct GDNAttentionMetadata : AttentionMetadata {
+  int64_t num_prefills = 0;
+  int64_t num_prefill_tokens = 0;
+  int64_t num_decodes = 0;
+  int64_t num_decode_tokens = 0;
+  int64_t num_spec_decodes = 0;        // S
+  int64_t num_spec_decode_tokens = 0;
+  int64_t num_actual_tokens = 0;
+  int64_t num_reqs = 0;                // R
+  std::vector<int32_t> seq_lens;                     // [R]
+  std::vector<uint8_t> spec_sequence_masks;          // [R]; empty without spec rows
+  std::vector<int32_t> spec_query_start_loc;         // [S+1]
+  std::vector<int32_t> spec_state_indices_tensor;    // [S, 1 + num_spec]
+  int64_t spec_state_indices_cols = 1;
+  std::vector<int32_t> spec_token_indx;              // tokens of spec rows
+  std::vector<int32_t> num_accepted_tokens;          // [S]
+  std::vector<int32_t> non_spec_query_start_loc;     // [R-S+1]
+  std::vector<int32_t> non_spec_state_indices_tensor;  // [R-S]
+  std::vector<int32_t> non_spec_token_indx;          // tokens of the other rows
+  std::vector<uint8_t> has_initial_state;            // [R-S]; empty without prefills
+  // The prefills alone, rebased to 0, and their chunks of kGdnChunkSize tokens.
+  std::vector<int32_t> prefill_query_start_loc;      // [P+1]
+  std::vector<int32_t> prefill_state_indices;        // [P]
+  std::vector<uint8_t> prefill_has_initial_state;    // [P]
+  std::vector<int32_t> chunk_indices;                // [chunks, 2] prefill, chunk in it
+  std::vector<int32_t> chunk_offsets;                // [P+1] chunks before each prefill
+  PrefillCheckpointMetadata checkpoint;
+};
+inline constexpr int64_t kGdnChunkSize = 64;
 
 // Full attention: every row by its pages.
 struct FullAttentionMetadata : AttentionMetadata {

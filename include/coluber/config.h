@@ -5,9 +5,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <string>
+#include <vector>
 
 #include "coluber/dtype.h"
 #include "coluber/kv_cache_spec.h"
@@ -25,8 +24,10 @@ struct CacheConfig {
   DType kv_cache_dtype = DType::kFloat32;           // attention pages
   MambaCacheMode mamba_cache_mode = MambaCacheMode::kNone;
   bool enable_prefix_caching = false;
-  std::optional<int64_t> prefix_match_unit;
+  std::optional<int64_t> prefix_match_unit;         // finest prefix-cache hit; must divide every group's block size
+  std::optional<int64_t> hash_block_size;           // tokens a prefix hash stands for; unset: the group's block size
   bool use_replayssm = false;
+  int64_t replayssm_buffer_len = 16;                // inputs that replay keeps before it writes a full state
 };
 
 struct ParallelConfig {
@@ -37,6 +38,7 @@ struct ParallelConfig {
 
 struct SpeculativeConfig {
   int64_t num_speculative_tokens = 0;
+  bool drop_last_block = false;  // a drafter that reads hidden states makes the last cached block of a prompt unusable
 };
 
 struct SchedulerConfig {
@@ -51,6 +53,7 @@ struct EngineConfig {
   SpeculativeConfig speculative;
   SchedulerConfig scheduler;
   DType activation_dtype = DType::kFloat32;
+  int64_t mamba_chunk_size = 2048;   // grid of the chunked scan; a model sets its own while it loads
   bool allow_bf16_products = false;  // --dtype auto: activations may be rounded to bf16 inside matrix products
 
   // Every layer that keeps a cache, by name ("model.layers.3.mixer"); does not own them. In layer order.
@@ -62,5 +65,8 @@ struct EngineConfig {
 // Least common multiple of what the recurrent layers of the configuration declare; none if one of them cannot export a
 // state in mid-prefill; 1 where there is no recurrent layer.
 std::optional<int64_t> get_mamba_prefill_checkpoint_alignment(const EngineConfig& config);
+
+// Throws Error(kInvalidConfig) naming every registered layer that cannot run under decode-context parallelism, where that is on.
+void check_decode_context_parallel(const EngineConfig& config);
 
 }  // namespace coluber

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a layer asks of the state cache: the size and kind of its page. Plain values, compared by value, used as map keys.
+// What a layer asks of the state cache: the size and kind of its page. Plain values, compared by value.
 // A spec never allocates; the cache turns specs into pools and binds the pages with `bind_kv_cache`.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -42,8 +42,9 @@ struct MambaSpec {
   int64_t state_content_size_bytes() const;
   // page_size_padded, or the content. Throws Error(kInvalidConfig) where the padding is smaller than the content.
   int64_t page_size_bytes() const;
-  int64_t max_num_blocks_per_req(int64_t max_model_len) const;     // block-table columns that may be resident
-  int64_t max_memory_usage_bytes(int64_t max_model_len) const;     // peak bytes of one request
+  int64_t max_num_blocks_per_req(int64_t max_model_len) const;     // blocks of one request resident at once, at most
+  int64_t max_memory_usage_bytes(int64_t max_model_len) const;     // their bytes
+  int64_t block_table_cols(int64_t max_model_len) const;           // width of a block-table row; in align mode by position
   bool operator==(const MambaSpec&) const = default;
 };
 
@@ -57,6 +58,7 @@ struct FullAttentionSpec {
   int64_t page_size_bytes() const;  // 2 (key and value) * block_size * num_kv_heads * head_size * element size
   int64_t max_num_blocks_per_req(int64_t max_model_len) const;
   int64_t max_memory_usage_bytes(int64_t max_model_len) const;
+  int64_t block_table_cols(int64_t max_model_len) const { return max_num_blocks_per_req(max_model_len); }
   bool operator==(const FullAttentionSpec&) const = default;
 };
 

@@ -32,7 +32,9 @@ class LinearAttentionMetadataBuilder : public AttentionMetadataBuilder {
                                        bool fast_build = false) override;
 
  private:
+  MambaSpec spec_;
   LinearAttentionMetadata metadata_;
+  std::vector<int32_t> aligned_table_;
 };
 
 class LinearAttentionBackend : public AttentionBackend {
