@@ -106,6 +106,9 @@ class Engine {
  public:
   // Throws Error for anything wrong with the model or the options.
   static std::unique_ptr<Engine> load(const EngineOptions& options);
+  // A model whose config and tensors are in memory, without a tokenizer.
+  static std::unique_ptr<Engine> from_weights(const EngineOptions& options, const std::string& config_json,
+                                              std::unique_ptr<WeightSource> weights);
   ~Engine();
 
   const ModelInfo& model_info() const noexcept;

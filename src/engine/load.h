@@ -38,7 +38,4 @@ std::unique_ptr<EngineConfig> make_engine_config(const EngineOptions& options);
 LoadedModel load_model(const EngineOptions& options);
 // The same from a config text and tensors in memory (synthetic models).
 LoadedModel load_model(const EngineOptions& options, std::string config_json, std::unique_ptr<WeightSource> weights);
-std::unique_ptr<Engine> load_engine(const EngineOptions& options, const std::string& config_json,
-                                    std::unique_ptr<WeightSource> weights);
-
 }  // namespace coluber

@@ -28,7 +28,7 @@ class Scheduler {
   bool empty() const noexcept { return waiting_.empty() && running_.empty(); }
 
   // Fills `plan` (cleared first) and the ids of its rows, in the same order.
-  void schedule(const std::function<bool(Sequence&)>& admit, StepPlan& plan, std::vector<int64_t>& ids);
+  void schedule(const std::function<bool(const Entry&)>& admit, StepPlan& plan, std::vector<int64_t>& ids);
 
  private:
   void plan_row(const Entry& entry, int64_t budget, StepPlan& plan, std::vector<int64_t>& ids) const;

@@ -24,7 +24,7 @@ TEST(Scheduler, PutsDecodesBeforePrefillsAndCutsChunksToTheBudget) {
   scheduler.add({2, &decoding});
   StepPlan plan;
   std::vector<int64_t> ids;
-  scheduler.schedule([](Sequence&) { return true; }, plan, ids);
+  scheduler.schedule([](const Scheduler::Entry&) { return true; }, plan, ids);
   ASSERT_EQ(ids, (std::vector<int64_t>{2, 1}));
   EXPECT_EQ(plan.rows[0].num_tokens, 1);
   EXPECT_EQ(plan.rows[1].num_tokens, 9);
@@ -41,9 +41,9 @@ TEST(Scheduler, LeavesRequestsWaitingThatCannotBeAdmittedAndKeepsTheirOrder) {
   scheduler.add({2, &second});
   StepPlan plan;
   std::vector<int64_t> ids;
-  scheduler.schedule([&](Sequence& s) { return &s != &first; }, plan, ids);
+  scheduler.schedule([&](const Scheduler::Entry& entry) { return entry.sequence != &first; }, plan, ids);
   EXPECT_TRUE(ids.empty()) << "the second must not overtake the first";
-  scheduler.schedule([](Sequence&) { return true; }, plan, ids);
+  scheduler.schedule([](const Scheduler::Entry&) { return true; }, plan, ids);
   EXPECT_EQ(ids, (std::vector<int64_t>{1, 2}));
   scheduler.remove(1);
   scheduler.remove(2);
@@ -56,7 +56,7 @@ TEST(Scheduler, RunsAtMostMaxNumSeqs) {
   for (size_t i = 0; i < sequences.size(); ++i) scheduler.add({static_cast<int64_t>(i), &sequences[i]});
   StepPlan plan;
   std::vector<int64_t> ids;
-  scheduler.schedule([](Sequence&) { return true; }, plan, ids);
+  scheduler.schedule([](const Scheduler::Entry&) { return true; }, plan, ids);
   EXPECT_EQ(plan.rows.size(), 2u);
 }
 

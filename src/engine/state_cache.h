@@ -39,6 +39,7 @@ class StateCache {
   // Whether a sequence of that length could ever be reserved in an empty cache, and the bytes it needs.
   bool can_ever_hold(int64_t num_tokens) const;
   int64_t bytes_for(int64_t num_tokens) const;
+  int64_t memory_bytes() const noexcept { return memory_bytes_; }
 
   // A copy of the sequence's states in a slot of its own; 0 where no slot can be had. Tagged like the source.
   int32_t copy_to_new_slot(const Sequence& sequence);

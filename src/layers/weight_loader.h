@@ -35,6 +35,7 @@ class WeightLoader {
 
   ThreadPool& thread_pool() const;
   EngineConfig& config() const;
+  bool describe_only() const;  // true: check and count, do not pack (ModelLoadContext)
   // Counts a weight for ModelInfo: `multiplied` parameters a token meets, `streamed` bytes one decode step reads.
   void count_matmul(int64_t parameters, int64_t bytes);
 

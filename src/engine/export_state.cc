@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/export_state.h"
+
+#include <cctype>
+
+#include "base/error.h"
+#include "layers/attention.h"
+
+namespace coluber {
+
+namespace {
+
+// "model.layers.12.self_attn" -> "12"; a name without a number stands for itself.
+std::string layer_number(const std::string& name) {
+  size_t begin = 0;
+  while (begin < name.size()) {
+    const size_t end = std::min(name.find('.', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    if (!part.empty() && part.find_first_not_of("0123456789") == std::string::npos) return part;
+    begin = end + 1;
+  }
+  return name;
+}
+
+TensorView block_of(const TensorView& states, int32_t slot) {
+  TensorView block;
+  block.dtype = states.dtype;
+  block.data = states.data + int64_t{slot} * states.strides[0] * dtype_size(states.dtype);
+  block.shape = Shape(std::span(states.shape.begin() + 1, states.shape.end()));
+  block.strides = Shape(std::span(states.strides.begin() + 1, states.strides.end()));
+  return block;
+}
+
+// The cache keeps (W-1, channels); published states are (channels, W-1).
+void transpose(ExportedState& state, int64_t rows, int64_t cols) {
+  std::vector<float> turned(state.values.size());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < cols; ++c)
+      turned[static_cast<size_t>(c * rows + r)] = state.values[static_cast<size_t>(r * cols + c)];
+  state.values = std::move(turned);
+  state.shape = {1, cols, rows};
+}
+
+std::string state_word(MambaAttentionBackendEnum type, size_t index, size_t count) {
+  if (type == MambaAttentionBackendEnum::kCustom) return std::to_string(index);
+  const bool has_conv = type != MambaAttentionBackendEnum::kLinear;
+  if (has_conv && index == 0) return "conv";
+  return index + 1 == count ? "recurrent" : std::to_string(index);
+}
+
+void export_recurrent(const MambaBase& layer, int32_t slot, std::vector<ExportedState>& out) {
+  const std::vector<StateLaneOrder> orders = layer.get_state_lane_order();
+  for (size_t i = 0; i < layer.kv_cache().size(); ++i) {
+    const TensorView block = block_of(layer.kv_cache()[i], slot);
+    const std::string word = state_word(layer.mamba_type(), i, layer.kv_cache().size());
+    ExportedState state;
+    state.name = "state." + layer_number(layer.layer_name()) + "." + word;
+    state.values.resize(static_cast<size_t>(block.shape.count()));
+    unpack_state(block, orders[i], state.values.data());
+    state.shape = {1};
+    state.shape.insert(state.shape.end(), block.shape.begin(), block.shape.end());
+    if (word == "conv") transpose(state, block.shape[0], block.shape[1]);
+    out.push_back(std::move(state));
+  }
+}
+
+void export_attention(const Attention& layer, const Sequence& sequence, std::vector<ExportedState>& out) {
+  const std::string prefix = "state." + layer_number(layer.layer_name()) + ".";
+  ExportedState key{prefix + "key", {1, layer.num_kv_heads(), sequence.num_computed_tokens, layer.head_dim()}, {}};
+  ExportedState value{prefix + "value", key.shape, {}};
+  layer.export_kv(sequence.pages, sequence.num_computed_tokens, key.values, value.values);
+  out.push_back(std::move(key));
+  out.push_back(std::move(value));
+}
+
+}  // namespace
+
+std::vector<ExportedState> export_states(const EngineConfig& config, const Sequence& sequence) {
+  std::vector<ExportedState> out;
+  for (const AttentionLayerBase* layer : config.layers) {
+    if (const auto* recurrent = dynamic_cast<const MambaBase*>(layer))
+      export_recurrent(*recurrent, sequence.state_slot, out);
+    else if (const auto* attention = dynamic_cast<const Attention*>(layer))
+      export_attention(*attention, sequence, out);
+  }
+  return out;
+}
+
+}  // namespace coluber
