@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chunked SSD. One task is one row and some heads of one group, over all chunks in order: the scores C B^T of a chunk are
+// computed once for the task's heads, each head's state stays in float32 scratch, transposed to [N, P], so that every
+// product has P or tokens as lanes. At N = 128, P = 64 a chunk of 64 tokens keeps a head's operands (about 140 KB) in the L2.
+#include "kernels/scan/ssd_step.inl"
+#include "kernels/simd/chunk_products.inl"
+
+inline constexpr int64_t kSsdChunk = 64;
+// Below this many tokens a sweep a token is cheaper than transposing the state twice.
+inline constexpr int64_t kSsdMinChunked = 8;
+
+struct SsdPlan {
+  int64_t chunk, qp, np;
+  int64_t heads_per_task, tasks_per_group;
+  int64_t scratch;  // floats a thread
+};
+
+inline SsdPlan ssd_plan(const SsdArgs& args, int threads) {
+  SsdPlan plan;
+  plan.chunk = args.chunk_size > 0 ? args.chunk_size : kSsdChunk;
+  plan.qp = round_up_lanes(plan.chunk);
+  plan.np = round_up_lanes(args.head_dim);
+  const int64_t heads_per_group = args.num_heads / args.num_groups;
+  // Four tasks a thread let an idle thread help; more would repeat the scores more often.
+  const int64_t wanted = std::max<int64_t>(1, args.rows * args.num_heads / (4 * threads));
+  plan.heads_per_task = std::min(heads_per_group, wanted);
+  plan.tasks_per_group = (heads_per_group + plan.heads_per_task - 1) / plan.heads_per_task;
+  plan.scratch = 2 * plan.chunk * args.state_size + args.state_size * plan.qp + 2 * plan.chunk * plan.qp +
+                 2 * plan.chunk * plan.np + 4 * plan.qp + plan.heads_per_task * args.state_size * plan.np + 256;
+  return plan;
+}
+
+struct SsdScratch {
+  float *c, *bt, *scores, *weights, *x, *xs, *dt, *log2_decay, *row_scale, *factors, *states;
+};
+
+inline SsdScratch ssd_scratch(const SsdArgs& args, const SsdPlan& plan, float* memory) {
+  const auto take = [&memory](int64_t count) {
+    float* p = memory;
+    memory += (count + 15) / 16 * 16;
+    return p;
+  };
+  SsdScratch s;
+  s.c = take(plan.chunk * args.state_size);
+  s.bt = take(args.state_size * plan.qp);
+  s.scores = take(plan.chunk * plan.qp);
+  s.weights = take(plan.chunk * plan.qp);
+  s.x = take(plan.chunk * plan.np);
+  s.xs = take(plan.chunk * plan.np);
+  s.dt = take(plan.qp);
+  s.log2_decay = take(plan.qp);
+  s.row_scale = take(plan.qp);
+  s.factors = take(plan.qp);
+  s.states = take(plan.heads_per_task * args.state_size * plan.np);
+  return s;
+}
+
+// One head's state [P, N] to scratch [N, np] and back.
+template <typename S>
+inline void ssd_load_state(const S* in, int64_t p, int64_t n, int64_t np, float* out) {
+  alignas(64) float line[kMaxSsdState + kLanes];
+  if (in == nullptr || np > p) std::memset(out, 0, static_cast<size_t>(n * np) * sizeof(float));
+  if (in == nullptr) return;
+  for (int64_t row = 0; row < p; ++row) {
+    const S* from = in + row * n;
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) store(line + i, load_state(from + i));
+    if (i < n) store(line + i, load_state_n(from + i, static_cast<int>(n - i)));
+    for (i = 0; i < n; ++i) out[i * np + row] = line[i];
+  }
+}
+
+template <typename S>
+inline void ssd_store_state(const float* in, int64_t p, int64_t n, int64_t np, S* out) {
+  alignas(64) float line[kMaxSsdState + kLanes];
+  for (int64_t row = 0; row < p; ++row) {
+    S* to = out + row * n;
+    for (int64_t i = 0; i < n; ++i) line[i] = in[i * np + row];
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) store_state(to + i, load(line + i));
+    if (i < n) store_state_n(to + i, load(line + i), static_cast<int>(n - i));
+  }
+}
+
+// dt, cumulative log2 decay and its power, of one head over a chunk; zeros behind q change nothing.
+inline void ssd_decays(const SsdArgs& args, int64_t head, int64_t token, int64_t q, const SsdPlan& plan, const SsdScratch& s) {
+  const float bias = args.dt_bias != nullptr ? args.dt_bias[head] : 0.0f;
+  for (int64_t i = 0; i < plan.qp; ++i) s.dt[i] = i < q ? args.dt[(token + i) * args.dt_stride + head] + bias : 0.0f;
+  const Vec low = set1(args.dt_min), high = set1(args.dt_max);
+  for (int64_t i = 0; i < plan.qp; i += kLanes) {
+    // The operand order of min and max lets NaN through.
+    store(s.dt + i, min(high, max(low, softplusv(load(s.dt + i)))));
+  }
+  // In double: a chunk's sum may be large while the differences that matter are small.
+  const double log2_a = static_cast<double>(args.a[head]) * 1.4426950408889634;
+  double sum = 0.0;
+  for (int64_t i = 0; i < plan.qp; ++i) {
+    if (i >= q) s.dt[i] = 0.0f;
+    sum += s.dt[i] * log2_a;
+    s.log2_decay[i] = static_cast<float>(sum);
+  }
+  for (int64_t i = 0; i < plan.qp; i += kLanes) store(s.row_scale + i, exp2_decay(load(s.log2_decay + i)));
+}
+
+// Chunk [token, token + q) for heads [h0, h1) of one group.
+inline void ssd_chunk(const SsdArgs& args, const SsdPlan& plan, const SsdScratch& s, int64_t token, int64_t q, int64_t h0,
+                      int64_t h1) {
+  const int64_t group = h0 / (args.num_heads / args.num_groups);
+  ChunkTile tile;
+  tile.q = q;
+  tile.n = args.state_size;
+  tile.qp = plan.qp;
+  tile.np = plan.np;
+  tile.p = args.head_dim;
+  tile.c = s.c;
+  tile.bt = s.bt;
+  tile.scores = s.scores;
+  tile.weights = s.weights;
+  tile.x = s.x;
+  tile.xs = s.xs;
+  tile.row_scale = s.row_scale;
+  tile.y_stride = args.y_stride;
+  const float* b = args.b + token * args.b_stride + group * args.state_size;
+  const float* c = args.c + token * args.c_stride + group * args.state_size;
+  for (int64_t i = 0; i < q; ++i) {
+    std::memcpy(s.c + i * tile.n, c + i * args.c_stride, static_cast<size_t>(tile.n) * sizeof(float));
+  }
+  chunk_pack_transposed(b, args.b_stride, q, tile.n, s.bt, plan.qp);
+  chunk_product<ScoresTile>(tile, q, round_up_lanes(q));
+  for (int64_t h = h0; h < h1; ++h) {
+    ssd_decays(args, h, token, q, plan, s);
+    chunk_pack_rows(args.x + token * args.x_stride + h * args.head_dim, args.x_stride, q, args.head_dim, s.x, plan.np);
+    chunk_weights(tile, s.log2_decay, s.dt, args.d != nullptr ? args.d[h] : 0.0f);
+    chunk_scale_values(tile, s.log2_decay, s.dt, s.factors);
+    tile.s = s.states + (h - h0) * args.state_size * plan.np;
+    tile.y = args.y + token * args.y_stride + h * args.head_dim;
+    tile.total = s.row_scale[q - 1];
+    chunk_product<OutputTile>(tile, q, plan.np);
+    chunk_product<StateTile>(tile, tile.n, plan.np);
+  }
+}
+
+template <typename S>
+inline void ssd_row(const SsdArgs& args, const SsdPlan& plan, const SsdScratch& s, int64_t row, int64_t h0, int64_t h1) {
+  const int64_t begin = args.query_start_loc[row], end = args.query_start_loc[row + 1];
+  const int64_t head_elements = args.head_dim * args.state_size;
+  if (end > begin && end - begin < kSsdMinChunked) {
+    for (int64_t h = h0; h < h1; ++h) {
+      for (int64_t t = begin; t < end; ++t) ssd_step_token<S>(args, row, t, h, t == begin);
+    }
+    return;
+  }
+  const S* source = static_cast<const S*>(args.state.source(row));
+  for (int64_t h = h0; h < h1; ++h) {
+    ssd_load_state(source == nullptr ? nullptr : source + h * head_elements, args.head_dim, args.state_size, plan.np,
+                   s.states + (h - h0) * args.state_size * plan.np);
+  }
+  for (int64_t t = begin; t < end; t += plan.chunk) ssd_chunk(args, plan, s, t, std::min(plan.chunk, end - t), h0, h1);
+  S* target = static_cast<S*>(args.state.target(row));
+  for (int64_t h = h0; h < h1; ++h) {
+    ssd_store_state(s.states + (h - h0) * args.state_size * plan.np, args.head_dim, args.state_size, plan.np,
+                    target + h * head_elements);
+  }
+}
+
+inline void ssd_chunk_scan(const SsdArgs& args, ThreadPool& pool, Workspace& workspace) {
+  const SsdPlan plan = ssd_plan(args, pool.size());
+  const WorkspaceScope scope(workspace);
+  float* memory = workspace.take<float>(plan.scratch * pool.size());
+  const int64_t heads_per_group = args.num_heads / args.num_groups;
+  const int64_t tasks_per_row = args.num_groups * plan.tasks_per_group;
+  pool.parallel_for(args.rows * tasks_per_row, 1, [&](int64_t first, int64_t last, int thread) {
+    const SsdScratch scratch = ssd_scratch(args, plan, memory + thread * plan.scratch);
+    const SubnormalsAreZero guard;
+    for (int64_t task = first; task < last; ++task) {
+      const int64_t row = task / tasks_per_row, group = task % tasks_per_row / plan.tasks_per_group;
+      const int64_t h0 = group * heads_per_group + task % plan.tasks_per_group * plan.heads_per_task;
+      const int64_t h1 = std::min(h0 + plan.heads_per_task, (group + 1) * heads_per_group);
+      if (args.state.is_null(row)) {
+        ssd_zero_rows(args, args.query_start_loc[row], args.query_start_loc[row + 1], h0, h1);
+        continue;
+      }
+      ssd_by_state_type(args.state.dtype,
+                        [&](auto type) { ssd_row<decltype(type)>(args, plan, scratch, row, h0, h1); });
+    }
+  });
+}

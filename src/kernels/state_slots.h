@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where the recurrent kernels find the states of their rows: a state lies at base + slot * slot_stride_bytes, in float32, bfloat16
+// or float16. A row may read one slot and write another. It owns nothing and is read by all threads of a kernel. The rule for
+// rows without a slot is here and nowhere else: such a row touches no state and its output is zero. A row without an
+// initial state reads zeros and never loads the slot, which may hold a former request's values or NaN.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "coluber/dtype.h"
+
+namespace coluber {
+
+// Elements of 16-bit states, so that overloads pick the conversion.
+struct StateBf16 {
+  uint16_t bits;
+};
+struct StateF16 {
+  uint16_t bits;
+};
+
+struct StateSlots {
+  void* base = nullptr;
+  DType dtype = DType::kFloat32;  // kFloat32, kBFloat16 or kFloat16 (stores saturate at +-65504)
+  int64_t slot_stride_bytes = 0;
+  const int32_t* src = nullptr;                // [R], `index_stride` apart
+  const int32_t* dst = nullptr;                // [R]; two rows never share one
+  int64_t index_stride = 1;
+  const uint8_t* has_initial_state = nullptr;  // [R]; null: every row has one
+
+  bool is_fresh(int64_t row) const noexcept { return has_initial_state != nullptr && has_initial_state[row] == 0; }
+  bool is_null(int64_t row) const noexcept {
+    return dst[row * index_stride] <= 0 || (!is_fresh(row) && src[row * index_stride] <= 0);
+  }
+  // Null for a row without an initial state.
+  const void* source(int64_t row) const noexcept {
+    if (is_fresh(row)) return nullptr;
+    return static_cast<const char*>(base) + src[row * index_stride] * slot_stride_bytes;
+  }
+  void* target(int64_t row) const noexcept {
+    return static_cast<char*>(base) + dst[row * index_stride] * slot_stride_bytes;
+  }
+};
+
+// One element, for references and tests.
+inline float load_state_element(const void* state, DType dtype, int64_t index) noexcept {
+  if (dtype == DType::kFloat32) return static_cast<const float*>(state)[index];
+  const uint16_t bits = static_cast<const uint16_t*>(state)[index];
+  if (dtype == DType::kFloat16) {
+    _Float16 half;
+    std::memcpy(&half, &bits, sizeof(half));
+    return static_cast<float>(half);
+  }
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof(value));
+  return value;
+}
+
+inline void store_state_element(void* state, DType dtype, int64_t index, float value) noexcept {
+  if (dtype == DType::kFloat32) {
+    static_cast<float*>(state)[index] = value;
+    return;
+  }
+  uint16_t bits;
+  if (dtype == DType::kFloat16) {
+    const float saturated = value > 65504.0f ? 65504.0f : value < -65504.0f ? -65504.0f : value;
+    const _Float16 half = static_cast<_Float16>(saturated);
+    std::memcpy(&bits, &half, sizeof(bits));
+  } else {
+    uint32_t wide;
+    std::memcpy(&wide, &value, sizeof(wide));
+    const bool is_nan = value != value;
+    bits = static_cast<uint16_t>((is_nan ? wide | 0x400000u : wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16);
+  }
+  static_cast<uint16_t*>(state)[index] = bits;
+}
+
+}  // namespace coluber
