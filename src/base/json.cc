@@ -24,8 +24,8 @@ std::string_view name_of_index(size_t index) {
 }
 
 // Keeps the last value of each key, at the place of its first: what Python's json does. Sorted by prefix rather than hashed:
-// a hostile text cannot make it quadratic.
-void drop_duplicates(Json::Object& members) {
+// a hostile text cannot make it quadratic. Returns a key that was there twice.
+std::optional<std::string> drop_duplicates(Json::Object& members) {
   struct Key {
     uint64_t prefix;
     uint32_t length, index;
@@ -53,8 +53,9 @@ void drop_duplicates(Json::Object& members) {
     if (end - begin > 1) members[keys[begin].index].second = std::move(members[keys[end - 1].index].second);
     begin = end;
   }
-  if (dropped.empty()) return;
+  if (dropped.empty()) return std::nullopt;
   std::sort(dropped.begin(), dropped.end());
+  std::string twice = members[dropped.front()].first;
   size_t kept = dropped.front(), next = 0;
   for (size_t i = kept; i < members.size(); ++i) {
     if (next < dropped.size() && dropped[next] == i) {
@@ -64,9 +65,11 @@ void drop_duplicates(Json::Object& members) {
     }
   }
   members.resize(kept);
+  return twice;
 }
 
-void drop_duplicates_of_few(Json::Object& members) {
+std::optional<std::string> drop_duplicates_of_few(Json::Object& members) {
+  std::optional<std::string> twice;
   for (size_t i = 1; i < members.size();) {
     size_t first = 0;
     while (first < i && members[first].first != members[i].first) ++first;
@@ -74,9 +77,11 @@ void drop_duplicates_of_few(Json::Object& members) {
       ++i;
       continue;
     }
+    twice = members[first].first;
     members[first].second = std::move(members[i].second);
     members.erase(members.begin() + static_cast<std::ptrdiff_t>(i));
   }
+  return twice;
 }
 
 // Numbers of the text, by their place among all its numbers, that stand for a Python constant.
@@ -89,7 +94,8 @@ struct Constant {
 // depth of calls.
 class Builder final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit Builder(const std::vector<Constant>& constants) : constants_(constants) {}
+  Builder(const std::vector<Constant>& constants, bool refuse_duplicates)
+      : constants_(constants), refuse_duplicates_(refuse_duplicates) {}
 
   bool null() override { return add(Json()); }
   bool boolean(bool value) override { return add(Json(value)); }
@@ -112,10 +118,10 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool end_object() override {
     Json::Object& members = open_.back().as_object();
-    if (members.size() <= 16) {
-      drop_duplicates_of_few(members);
-    } else {
-      drop_duplicates(members);
+    std::optional<std::string> twice = members.size() <= 16 ? drop_duplicates_of_few(members) : drop_duplicates(members);
+    if (twice && refuse_duplicates_) {
+      duplicate_ = std::move(twice);
+      return false;
     }
     return close();
   }
@@ -129,6 +135,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 
   Json& result() { return result_; }
   bool too_deep() const noexcept { return too_deep_; }
+  const std::optional<std::string>& duplicate() const noexcept { return duplicate_; }
   size_t error_position() const noexcept { return error_position_; }
   const std::string& error() const noexcept { return error_; }
 
@@ -162,11 +169,13 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   const std::vector<Constant>& constants_;
+  bool refuse_duplicates_;
   size_t next_constant_ = 0;
   int64_t num_numbers_ = 0;
   std::vector<Json> open_;
   Json result_;
   bool too_deep_ = false;
+  std::optional<std::string> duplicate_;
   size_t error_position_ = 0;
   std::string error_;
 };
@@ -317,11 +326,15 @@ Result<Json> parse_json(std::string_view text, std::string_view source, const Js
     replaced = replace_python_constants(text, constants);
     input = replaced;
   }
-  Builder builder(constants);
+  Builder builder(constants, options.refuse_duplicate_keys);
   if (nlohmann::json::sax_parse(input.data(), input.data() + input.size(), &builder)) return std::move(builder.result());
   if (builder.too_deep()) {
     return fail(ErrorCode::kInvalidData, "{}: JSON nested deeper than {} levels at {}", source, kMaxJsonDepth,
                 place(text, offset_of_excess(text)));
+  }
+  if (builder.duplicate()) {
+    return fail(ErrorCode::kInvalidData, "{}: the key {} occurs twice in one JSON object", source,
+                Json(*builder.duplicate()).dump());
   }
   // The library counts the byte at fault as read.
   const size_t position = builder.error_position();

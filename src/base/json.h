@@ -71,6 +71,7 @@ class Json {
 
 struct JsonParseOptions {
   bool allow_python_constants = false;  // bare Infinity, -Infinity and NaN, as Python's json writes them
+  bool refuse_duplicate_keys = false;   // an error that names the key, instead of keeping the last value
 };
 
 // `source` names the text in messages ("models/x/config.json").
