@@ -127,7 +127,8 @@ struct Arguments::Impl {
     CLI::Option* option = app.add_option(std::string(flags));
     option->type_size(1)->expected(1)->allow_extra_args(false);
     option->multi_option_policy(many ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
-    sections.back().options.push_back({std::string(flags), std::string(meta), std::move(help), option, std::move(apply)});
+    sections.back().options.push_back(
+        {std::string(flags), std::string(meta), std::move(help), option, std::move(apply)});
   }
 
   // The known flag that is nearest to a mistyped one; empty where none is near.
@@ -241,8 +242,8 @@ void Arguments::choice(std::string_view flags, std::string* value, std::vector<s
 
 void Arguments::flag(std::string_view flags, bool* value, std::string_view help) {
   CLI::Option* option = impl_->app.add_flag(std::string(flags));
-  impl_->sections.back().options.push_back({std::string(flags), "", std::string(help), option,
-                                            [value](const std::vector<std::string>&) { *value = true; }});
+  impl_->sections.back().options.push_back(
+      {std::string(flags), "", std::string(help), option, [value](const std::vector<std::string>&) { *value = true; }});
 }
 
 bool Arguments::parse(const std::vector<std::string>& args) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The options of one subcommand: declared once, checked with texts of our own, shown by `--help` with defaults and examples.
-// arguments.cc is the only file that sees CLI11. Values are written through the pointers given, which must outlive `parse`.
-// Flags are spelled as "-n,--max-tokens".
+// The options of one subcommand: declared once, checked with texts of our own, shown by `--help` with defaults and
+// examples. arguments.cc is the only file that sees CLI11. Values are written through the pointers given, which must
+// outlive `parse`. Flags are spelled as "-n,--max-tokens".
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,8 @@ class Arguments {
   void choice(std::string_view flags, std::string* value, std::vector<std::string> choices, std::string_view help);
   void flag(std::string_view flags, bool* value, std::string_view help);
 
-  // False where help was asked for and printed: the command returns 0. Throws Error(kInvalidArgument) for anything wrong.
+  // False where help was asked for and printed: the command returns 0. Throws Error(kInvalidArgument) for anything
+  // wrong.
   [[nodiscard]] bool parse(const std::vector<std::string>& args);
   std::string help() const;
 

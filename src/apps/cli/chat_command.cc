@@ -74,7 +74,8 @@ class Chat {
       return;
     }
     conversation_.set_system(text);
-    notice(text.empty() ? "the system message is removed" : "the system message is set; the next turn computes the conversation anew");
+    notice(text.empty() ? "the system message is removed"
+                        : "the system message is set; the next turn computes the conversation anew");
   }
 
   void answer(const std::string& text) {
@@ -130,9 +131,10 @@ class Chat {
       output().write("no turn yet\n");
       return;
     }
-    output().print("turn {}: {} tokens of conversation, {} reused, {} computed in {:.2f} s; {} generated, {:.1f} a second\n",
-                   turn.turn, turn.prompt_tokens, turn.reused_tokens, turn.computed_tokens, turn.prefill_s,
-                   turn.generated_tokens, rate(turn.generated_tokens, turn.decode_s));
+    output().print(
+        "turn {}: {} tokens of conversation, {} reused, {} computed in {:.2f} s; {} generated, {:.1f} a second\n",
+        turn.turn, turn.prompt_tokens, turn.reused_tokens, turn.computed_tokens, turn.prefill_s, turn.generated_tokens,
+        rate(turn.generated_tokens, turn.decode_s));
     output().print("why: {}\n", turn.why);
     output().print("all turns: {} reused, {} computed\n", conversation_.total_reused(), conversation_.total_computed());
   }
@@ -170,7 +172,9 @@ void talk_through_pipe(Chat& chat) {
 }  // namespace
 
 int chat_command(const std::vector<std::string>& args) {
-  Arguments arguments("chat", "A conversation. The model's state is kept between turns, so a turn computes only what is new. In a pipe every line is a turn and gets its answer.");
+  Arguments arguments("chat",
+                      "A conversation. The model's state is kept between turns, so a turn computes only what is new. "
+                      "In a pipe every line is a turn and gets its answer.");
   EngineFlags engine_flags;
   SamplingFlags sampling_flags;
   std::string system;
@@ -179,8 +183,10 @@ int chat_command(const std::vector<std::string>& args) {
   arguments.text("--system", &system, "TEXT", "system message in front of the conversation");
   sampling_flags.declare(arguments, kDefaultMaxTokens);
   arguments.example("coluber chat", "talk to the built-in model");
-  arguments.example("coluber chat path/to/model --system \"Answer in one line.\" --temperature 0.3", "another model, with a system message");
-  arguments.example("printf 'What is a river?\\nUse it in a sentence.\\n' | coluber chat --seed 1", "two turns from a script");
+  arguments.example("coluber chat path/to/model --system \"Answer in one line.\" --temperature 0.3",
+                    "another model, with a system message");
+  arguments.example("printf 'What is a river?\\nUse it in a sentence.\\n' | coluber chat --seed 1",
+                    "two turns from a script");
   arguments.footnote("Inside: /help, /reset, /system TEXT, /stats, /quit.");
   if (!arguments.parse(args)) return 0;
   check_utf8(system, "the text after --system");
@@ -188,7 +194,8 @@ int chat_command(const std::vector<std::string>& args) {
   const std::unique_ptr<Engine> engine = load_engine_with_progress(engine_flags.options());
   const SamplingParams sampling = sampling_flags.apply(engine->default_sampling(), engine->model_info().vocab_size);
   if (sampling.logprobs) {
-    throw Error(ErrorCode::kInvalidArgument, "chat: --logprobs are shown by 'coluber run --json' only; leave it out here");
+    throw Error(ErrorCode::kInvalidArgument,
+                "chat: --logprobs are shown by 'coluber run --json' only; leave it out here");
   }
   const bool interactive = stdin_is_terminal();
   Chat chat(*engine, sampling, interactive);

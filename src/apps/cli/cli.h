@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The conventions of the command line: what every subcommand is made of and what it shares with the others. One file per
-// subcommand, `<name>_command.cc`, with one function `int <name>_command(const std::vector<std::string>& args)`; main.cc has
-// the table that names them, catches what they throw, and turns it into a message and an exit code. Not thread-safe: a
-// command runs on the main thread.
+// The conventions of the command line: what every subcommand is made of and what it shares with the others. One file
+// per subcommand, `<name>_command.cc`, with one function `int <name>_command(const std::vector<std::string>& args)`;
+// main.cc has the table that names them, catches what they throw, and turns it into a message and an exit code. Not
+// thread-safe: a command runs on the main thread.
 //
 // A subcommand
 //   1. declares its options with `Arguments` (arguments.h, the only door to CLI11) and calls `parse`;
-//   2. checks the rest, throwing `Error(ErrorCode::kInvalidArgument, ...)` for a mistake in the usage (exit code 2): messages
+//   2. checks the rest, throwing `Error(ErrorCode::kInvalidArgument, ...)` for a mistake in the usage (exit code 2):
+//   messages
 //      name the flag, what was found, what was expected, and the way out;
-//   3. writes results to `Output` (output.h), never to std::cout or printf, and everything else to stderr with `notice`;
+//   3. writes results to `Output` (output.h), never to std::cout or printf, and everything else to stderr with
+//   `notice`;
 //   4. returns 0. It never calls exit, and never catches what it cannot mend.
 //
 // Exit codes: 0; 2 for usage; 130 after Ctrl-C; others as `exit_code(ErrorCode)`.

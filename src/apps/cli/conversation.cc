@@ -28,11 +28,13 @@ size_t common_prefix(const A& a, const B& b) {
 Conversation::Conversation(Engine& engine, SamplingParams sampling)
     : engine_(engine), sampling_(std::move(sampling)), session_(engine.open_session()) {
   if (!engine.has_tokenizer()) {
-    throw Error(ErrorCode::kUnsupported, "chat: this model has no tokenizer (tokenizer.json), so it cannot read text; "
+    throw Error(ErrorCode::kUnsupported,
+                "chat: this model has no tokenizer (tokenizer.json), so it cannot read text; "
                 "'coluber run --prompt-ids' works on token ids");
   }
   if (!engine.has_chat_template()) {
-    throw Error(ErrorCode::kUnsupported, "chat: this model has no chat template (in tokenizer_config.json or "
+    throw Error(ErrorCode::kUnsupported,
+                "chat: this model has no chat template (in tokenizer_config.json or "
                 "chat_template.jinja), so it was not made for conversations; 'coluber run --raw' goes on from a text");
   }
 }
@@ -60,6 +62,7 @@ std::vector<int32_t> Conversation::render(bool add_generation_prompt) const {
 void Conversation::rewind_to_prefix(const std::vector<int32_t>& ids, TurnStats& stats) {
   const std::span<const int32_t> held = session_->tokens();
   if (held.empty()) {
+    checkpoints_.clear();  // of a state that is gone
     stats.why = "nothing was held yet";
     return;
   }
@@ -74,8 +77,8 @@ void Conversation::rewind_to_prefix(const std::vector<int32_t>& ids, TurnStats& 
     const TurnCheckpoint& last = checkpoints_.back();
     if (last.tokens.size() <= same) {
       session_->rollback(last.checkpoint);
-      stats.why = fmt::format("{}: went back to the checkpoint of turn {} at token {}", differs, last.turn,
-                              last.tokens.size());
+      stats.why =
+          fmt::format("{}: went back to the checkpoint of turn {} at token {}", differs, last.turn, last.tokens.size());
       return;
     }
     checkpoints_.pop_back();
@@ -97,11 +100,10 @@ void Conversation::feed(const std::vector<int32_t>& ids, size_t end,
 
 FinishReason Conversation::generate(const std::function<bool(const std::string&)>& on_text, TurnStats& stats) {
   std::string streamed;
-  const RequestOutput result =
-      session_->generate(sampling_, [&](const TokenOutput&, const std::string& piece) {
-        streamed += piece;
-        return on_text(piece);
-      });
+  const RequestOutput result = session_->generate(sampling_, [&](const TokenOutput&, const std::string& piece) {
+    streamed += piece;
+    return on_text(piece);
+  });
   // Text that was held back while a stop string might have been starting comes only with the result.
   if (result.text.size() > streamed.size() && result.text.starts_with(streamed)) {
     on_text(result.text.substr(streamed.size()));
@@ -131,7 +133,8 @@ FinishReason Conversation::answer(const std::string& text, const std::function<b
     const size_t boundary = common_prefix(ids, render(false));
     if (boundary > session_->tokens().size()) {
       feed(ids, boundary, on_progress);
-      checkpoints_.push_back({stats.turn, std::vector<int32_t>(ids.begin(), ids.begin() + static_cast<int64_t>(boundary)),
+      checkpoints_.push_back({stats.turn,
+                              std::vector<int32_t>(ids.begin(), ids.begin() + static_cast<int64_t>(boundary)),
                               session_->checkpoint()});
       if (checkpoints_.size() > kMaxCheckpoints) checkpoints_.pop_front();
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A conversation on one Session whose recurrent state stays between turns. Every turn renders the whole conversation with the
-// model's chat template; while the tokens held are a prefix of it, only the rest is computed. Else the session goes back to
-// the checkpoint of the latest turn that is still a prefix (templates that strip text from earlier turns need this), else to
-// the start. Knows no terminal: text goes out through a callback. Borrows the engine.
+// A conversation on one Session whose recurrent state stays between turns. Every turn renders the whole conversation
+// with the model's chat template; while the tokens held are a prefix of it, only the rest is computed. Else the session
+// goes back to the checkpoint of the latest turn that is still a prefix (templates that strip text from earlier turns
+// need this), else to the start. Knows no terminal: text goes out through a callback. Borrows the engine.
 #pragma once
 
 #include <deque>
@@ -18,14 +18,14 @@
 namespace coluber::cli {
 
 struct TurnStats {
-  int64_t turn = 0;              // 0: no turn yet
-  int64_t prompt_tokens = 0;     // of the whole conversation as rendered
+  int64_t turn = 0;           // 0: no turn yet
+  int64_t prompt_tokens = 0;  // of the whole conversation as rendered
   int64_t reused_tokens = 0;
   int64_t computed_tokens = 0;
   int64_t generated_tokens = 0;
   double prefill_s = 0.0;
   double decode_s = 0.0;
-  std::string why;               // why so many were computed
+  std::string why;  // why so many were computed
 };
 
 class Conversation {
@@ -38,8 +38,9 @@ class Conversation {
   const std::string& system() const noexcept { return system_; }
   void reset();
 
-  // Answers `text`. `on_text` gets pieces as they come and returns false to stop; `on_progress` is called between chunks of
-  // the prompt and may throw. Where anything throws, the user's message is taken back. The answer stays in the history.
+  // Answers `text`. `on_text` gets pieces as they come and returns false to stop; `on_progress` is called between
+  // chunks of the prompt and may throw. Where anything throws, the user's message is taken back. The answer stays in
+  // the history.
   FinishReason answer(const std::string& text, const std::function<bool(const std::string& piece)>& on_text,
                       const std::function<void(int64_t done, int64_t total)>& on_progress);
 

@@ -12,9 +12,7 @@ constexpr int64_t kMaxThreads = 1024;
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 const std::vector<std::string> kStateDTypes = {"auto", "float32", "bfloat16", "float16"};
 
-std::optional<DType> state_dtype(const std::string& name) {
-  return name == "auto" ? std::nullopt : parse_dtype(name);
-}
+std::optional<DType> state_dtype(const std::string& name) { return name == "auto" ? std::nullopt : parse_dtype(name); }
 
 template <typename To, typename From>
 void take(To* to, const std::optional<From>& from) {
@@ -24,24 +22,27 @@ void take(To* to, const std::optional<From>& from) {
 }  // namespace
 
 void EngineFlags::declare(Arguments& arguments, bool model_required) {
-  arguments.positional("MODEL", &model, "folder of a checkpoint, or a file; without it the built-in model", model_required);
+  arguments.positional("MODEL", &model, "folder of a checkpoint, or a file; without it the built-in model",
+                       model_required);
   arguments.section("Engine");
   arguments.integer("--threads", &threads_, {0, kMaxThreads}, "threads to compute with; 0: one a usable core");
   arguments.choice("--dtype", &dtype_, {"float32", "auto"},
                    "float32 computes with fp32 activations, states and sums from weights as stored; auto may round "
                    "activations to bf16 inside matrix products where the processor multiplies bf16");
-  arguments.integer("--max-model-len", &max_model_len_, {0, kMaxTokens}, "most tokens of a sequence; 0: the model's limit");
+  arguments.integer("--max-model-len", &max_model_len_, {0, kMaxTokens},
+                    "most tokens of a sequence; 0: the model's limit");
   arguments.integer("--max-num-batched-tokens", &max_num_batched_tokens_, {1, kMaxTokens},
                     "tokens of one step: the prompt is computed in chunks of this size");
-  arguments.choice("--mamba-cache-dtype", &mamba_cache_dtype_, kStateDTypes, "convolution states; auto: as activations");
+  arguments.choice("--mamba-cache-dtype", &mamba_cache_dtype_, kStateDTypes,
+                   "convolution states; auto: as activations");
   arguments.choice("--mamba-ssm-cache-dtype", &mamba_ssm_cache_dtype_, kStateDTypes,
                    "recurrent states; auto: as the config says, else float32");
   arguments.choice("--kv-cache-dtype", &kv_cache_dtype_, kStateDTypes, "keys and values of attention; auto: float32");
 }
 
-EngineOptions EngineFlags::options() const {
+EngineOptions EngineFlags::options(bool needs_model) const {
   EngineOptions options;
-  options.model = model_or_builtin(model);
+  options.model = needs_model ? model_or_builtin(model) : model;
   options.num_threads = static_cast<int>(threads_);
   options.dtype = dtype_;
   options.max_model_len = max_model_len_;
@@ -58,8 +59,10 @@ void SamplingFlags::declare(Arguments& arguments, int64_t default_max_tokens) {
   arguments.integer("-n,--max-tokens", &max_tokens_, {1, kMaxTokens}, "most tokens to generate");
   arguments.number("--temperature", &temperature_, {0.0, 1e4}, "0 always takes the likeliest token");
   arguments.integer("--top-k", &top_k_, {-1, kMaxTokens}, "sample among the K likeliest tokens; 0 or -1: all");
-  arguments.number("--top-p", &top_p_, {0.0, 1.0}, "sample among the likeliest tokens that together reach this probability");
-  arguments.number("--min-p", &min_p_, {0.0, 1.0}, "leave out tokens below this share of the likeliest one's probability");
+  arguments.number("--top-p", &top_p_, {0.0, 1.0},
+                   "sample among the likeliest tokens that together reach this probability");
+  arguments.number("--min-p", &min_p_, {0.0, 1.0},
+                   "leave out tokens below this share of the likeliest one's probability");
   arguments.number("--repetition-penalty", &repetition_, {0.0, 1e4}, "above 1: tokens seen before get less likely");
   arguments.number("--presence-penalty", &presence_, {-2.0, 2.0}, "taken off the logits of generated tokens, once");
   arguments.number("--frequency-penalty", &frequency_, {-2.0, 2.0}, "taken off the logits once for each occurrence");
@@ -70,7 +73,8 @@ void SamplingFlags::declare(Arguments& arguments, int64_t default_max_tokens) {
   arguments.flag("--ignore-eos", &ignore_eos_, "go on after the model's end tokens");
   arguments.integer("--min-tokens", &min_tokens_, {0, kMaxTokens}, "tokens to generate before an end is allowed");
   arguments.flag("--no-skip-special-tokens", &keep_special_, "show special tokens in the text");
-  arguments.integer("--logprobs", &logprobs_, {0, 1 << 20}, "log-probabilities of the K likeliest tokens at each place");
+  arguments.integer("--logprobs", &logprobs_, {0, 1 << 20},
+                    "log-probabilities of the K likeliest tokens at each place");
 }
 
 SamplingParams SamplingFlags::apply(SamplingParams params, int64_t vocab_size) const {

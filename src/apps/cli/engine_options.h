@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Options that several subcommands share, under vLLM's names: how the engine is set up and how tokens are sampled. A sampling
-// flag that was not given leaves what generation_config.json says.
+// Options that several subcommands share, under vLLM's names: how the engine is set up and how tokens are sampled. A
+// sampling flag that was not given leaves what generation_config.json says.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,8 @@ class EngineFlags {
   // Declares MODEL, --threads, --dtype, --max-model-len, --max-num-batched-tokens and the state dtypes.
   void declare(Arguments& arguments, bool model_required = false);
   // After parsing. Throws Error for a model that is not there.
-  EngineOptions options() const;
+  // Without `needs_model` an unnamed model stays unnamed.
+  EngineOptions options(bool needs_model = true) const;
 
   std::string model;
 

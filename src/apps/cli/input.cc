@@ -119,8 +119,9 @@ std::string read_stdin(size_t max_bytes) {
 }
 
 bool read_stdin_line(std::string* line) {
-  static std::string pending;   // bytes read beyond the last line
-  static size_t line_start = 0;  // of `pending`; moved rather than erasing each line, which would copy the rest each time
+  static std::string pending;  // bytes read beyond the last line
+  static size_t line_start =
+      0;  // of `pending`; moved rather than erasing each line, which would copy the rest each time
   size_t searched = line_start;
   char buffer[1 << 16];
   while (true) {

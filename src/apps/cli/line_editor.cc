@@ -60,11 +60,12 @@ LineEditor::LineEditor(std::string prompt) : impl_(std::make_unique<Impl>()) {
   history(impl_->history, &impl_->event, H_SETSIZE, kHistoryLines);
   history(impl_->history, &impl_->event, H_SETUNIQUE, 1);
   el_set(impl_->editor, EL_CLIENTDATA, impl_.get());
-  el_set(impl_->editor, EL_PROMPT, +[](EditLine* editor) -> char* {
-    Impl* self = nullptr;
-    el_get(editor, EL_CLIENTDATA, &self);
-    return self->prompt.data();
-  });
+  el_set(
+      impl_->editor, EL_PROMPT, +[](EditLine* editor) -> char* {
+        Impl* self = nullptr;
+        el_get(editor, EL_CLIENTDATA, &self);
+        return self->prompt.data();
+      });
   el_set(impl_->editor, EL_EDITOR, "emacs");
   el_set(impl_->editor, EL_HIST, ::history, impl_->history);
   el_set(impl_->editor, EL_GETCFN, read_character);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <deque>
 #include <map>
 
 #include "apps/cli/arguments.h"
@@ -58,8 +57,10 @@ void declare(Arguments& arguments, LogitsOptions& options) {
   arguments.integer("--greedy", &options.greedy, {0, int64_t{1} << 31},
                     "add greedy [N]: tokens that follow, one a step, past end tokens");
   arguments.example("coluber logits --ids 1,2,3 --out logits.safetensors", "logits [3, V] of the built-in model");
-  arguments.example("coluber logits path/to/model --ids @ids.txt --out full.safetensors --hidden --states", "everything that a step computes");
-  arguments.example("coluber logits path/to/model --ids @ids.txt --out one.safetensors --chunk 1 --greedy 24", "token by token, and the greedy continuation");
+  arguments.example("coluber logits path/to/model --ids @ids.txt --out full.safetensors --hidden --states",
+                    "everything that a step computes");
+  arguments.example("coluber logits path/to/model --ids @ids.txt --out one.safetensors --chunk 1 --greedy 24",
+                    "token by token, and the greedy continuation");
   arguments.footnote("The file's metadata tells in 'steps' how many engine steps were taken.");
 }
 
@@ -100,16 +101,18 @@ void continue_greedily(Session& session, int64_t count, Collected& collected) {
 }
 
 void write_collected(const LogitsOptions& options, const Collected& collected) {
-  std::vector<NamedTensor> tensors;
+  std::vector<SafetensorsOutput> tensors;
   const auto add = [&tensors](std::string name, const void* data, DType dtype, const std::vector<int64_t>& shape) {
-    tensors.push_back({std::move(name), TensorView::contiguous(data, dtype, Shape(std::span<const int64_t>(shape)))});
+    const TensorView view = TensorView::contiguous(data, dtype, Shape(std::span<const int64_t>(shape)));
+    tensors.push_back(SafetensorsOutput::from_view(std::move(name), view));
   };
   const Rows& logits = collected.logits;
   add("logits", logits.values.data(), DType::kFloat32, {logits.rows(), logits.cols});
   for (const auto& [index, rows] : collected.hidden) {
     add(fmt::format("hidden.{}", index), rows.values.data(), DType::kFloat32, {rows.rows(), rows.cols});
   }
-  for (const ExportedState& state : collected.states) add(state.name, state.values.data(), DType::kFloat32, state.shape);
+  for (const ExportedState& state : collected.states)
+    add(state.name, state.values.data(), DType::kFloat32, state.shape);
   if (options.greedy > 0) {
     add("greedy", collected.greedy.data(), DType::kInt64, {static_cast<int64_t>(collected.greedy.size())});
   }
@@ -119,7 +122,9 @@ void write_collected(const LogitsOptions& options, const Collected& collected) {
 }  // namespace
 
 int logits_command(const std::vector<std::string>& args) {
-  Arguments arguments("logits", "Computes the logits of every place of a list of token ids and writes them as a tensor [T, V] of float32, for comparing engines and settings.");
+  Arguments arguments("logits",
+                      "Computes the logits of every place of a list of token ids and writes them as a tensor [T, V] of "
+                      "float32, for comparing engines and settings.");
   LogitsOptions options;
   declare(arguments, options);
   if (!arguments.parse(args)) return 0;

@@ -8,10 +8,12 @@
 
 #include "base/json.h"
 #include "coluber/engine.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace coluber::cli {
 
-// A model without a tokenizer gives "token_id:17" for a token and null for its bytes.
-Json openai_logprobs(const Engine& engine, std::span<const TokenOutput> tokens);
+// "bytes" are what the token stands for, also where they are only part of a character; "token" is that as text, with
+// U+FFFD for such parts. Without a tokenizer (null) a token is "token_id:17" and its bytes are null.
+Json openai_logprobs(const Tokenizer* tokenizer, std::span<const TokenOutput> tokens);
 
 }  // namespace coluber::cli

@@ -82,7 +82,8 @@ int dispatch(const std::vector<std::string>& words) {
   throw make_error(ErrorCode::kInvalidArgument, "there is no command '{}'; the commands are {}", wanted, known);
 }
 
-// What was written before a failure still belongs to the user; that it cannot be written is told only where nothing else is.
+// What was written before a failure still belongs to the user; that it cannot be written is told only where nothing
+// else is.
 void flush_quietly() {
   try {
     output().flush();
@@ -106,7 +107,8 @@ int run_guarded(const std::vector<std::string>& words) {
   } catch (const Error& error) {
     return fail_with(error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    return fail_with(ErrorCode::kOutOfMemory, "out of memory; a shorter context (--max-model-len) or a smaller model takes less");
+    return fail_with(ErrorCode::kOutOfMemory,
+                     "out of memory; a shorter context (--max-model-len) or a smaller model takes less");
   } catch (const std::exception& error) {
     return fail_with(ErrorCode::kInternal, fmt::format("internal error: {}", error.what()));
   }

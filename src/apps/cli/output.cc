@@ -30,8 +30,10 @@ void Output::flush() {
     } else if (errno == EPIPE) {
       throw ClosedPipe{};
     } else if (errno != EINTR) {
-      throw make_error(ErrorCode::kIo, "writing to standard output failed after {} bytes: {}; free some space or send "
-                       "the output elsewhere", done, std::strerror(errno));
+      throw make_error(ErrorCode::kIo,
+                       "writing to standard output failed after {} bytes: {}; free some space or send "
+                       "the output elsewhere",
+                       done, std::strerror(errno));
     }
   }
 }

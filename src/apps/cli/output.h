@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Standard output, with every write checked: a full disk is an error, a closed pipe ends the command quietly. Buffers until
-// `flush` (streaming text flushes after each piece). One object a process, used on the main thread.
+// Standard output, with every write checked: a full disk is an error, a closed pipe ends the command quietly. Buffers
+// until `flush` (streaming text flushes after each piece). One object a process, used on the main thread.
 #pragma once
 
 #include <fmt/core.h>

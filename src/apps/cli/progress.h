@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A progress bar on stderr for long work, drawn only where stderr is a terminal, at most ten times a second, and only after
-// the work has lasted a moment. Erased when done. One at a time.
+// A progress bar on stderr for long work, drawn only where stderr is a terminal, at most ten times a second, and only
+// after the work has lasted a moment. Erased when done. One at a time.
 #pragma once
 
 #include <chrono>

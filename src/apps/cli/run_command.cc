@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "formats/model_folder.h"
 
 namespace coluber::cli {
 namespace {
@@ -60,9 +61,12 @@ void declare(Arguments& arguments, RunOptions& options) {
   arguments.flag("--json", &options.json, "one JSON object at the end instead of streamed text");
   arguments.flag("--verbose", &options.verbose, "timings on stderr, also where that is no terminal");
   arguments.example("coluber run -p \"What does river mean?\"", "ask the built-in model");
-  arguments.example("coluber run --raw -p \"Once upon a time\" -n 80 --seed 1", "go on with a text, the same way every time");
-  arguments.example("coluber run path/to/model -f question.txt --system \"Answer in one line.\"", "another model, a prompt from a file");
-  arguments.example("git log -1 | coluber run path/to/model --temperature 0 > answer.txt", "in a pipe, always the likeliest token");
+  arguments.example("coluber run --raw -p \"Once upon a time\" -n 80 --seed 1",
+                    "go on with a text, the same way every time");
+  arguments.example("coluber run path/to/model -f question.txt --system \"Answer in one line.\"",
+                    "another model, a prompt from a file");
+  arguments.example("git log -1 | coluber run path/to/model --temperature 0 > answer.txt",
+                    "in a pipe, always the likeliest token");
   arguments.example("coluber run --prompt-ids 1,2,3 --json --logprobs 5", "ids in, everything out, for a program");
 }
 
@@ -75,7 +79,8 @@ std::string without_last_line_end(std::string text) {
 void check_combinations(const RunOptions& options) {
   const int sources = options.prompt.has_value() + options.prompt_ids.has_value() + options.file.has_value();
   if (sources > 1) {
-    throw Error(ErrorCode::kInvalidArgument, "run: more than one prompt; give one of --prompt, --prompt-ids and --file");
+    throw Error(ErrorCode::kInvalidArgument,
+                "run: more than one prompt; give one of --prompt, --prompt-ids and --file");
   }
   if (options.chat && options.raw) {
     throw Error(ErrorCode::kInvalidArgument, "run: --chat and --raw exclude each other; leave one out");
@@ -86,7 +91,8 @@ void check_combinations(const RunOptions& options) {
                      options.chat ? "--chat" : "--system");
   }
   if (options.system && options.raw) {
-    throw Error(ErrorCode::kInvalidArgument, "run: --system needs the chat template that --raw leaves out; drop one of them");
+    throw Error(ErrorCode::kInvalidArgument,
+                "run: --system needs the chat template that --raw leaves out; drop one of them");
   }
 }
 
@@ -96,7 +102,9 @@ std::string read_prompt(const RunOptions& options, std::vector<int32_t>* ids) {
   std::string what = "the prompt";
   if (options.prompt_ids) {
     *ids = parse_token_ids(*options.prompt_ids, "--prompt-ids");
-    if (ids->empty()) throw Error(ErrorCode::kInvalidArgument, "run: the prompt is empty: --prompt-ids holds no ids; give at least one");
+    if (ids->empty())
+      throw Error(ErrorCode::kInvalidArgument,
+                  "run: the prompt is empty: --prompt-ids holds no ids; give at least one");
     return text;
   }
   if (options.prompt) {
@@ -118,12 +126,14 @@ std::string read_prompt(const RunOptions& options, std::vector<int32_t>* ids) {
 
 std::vector<int32_t> encode_prompt(const Engine& engine, const RunOptions& options, const std::string& text) {
   if (!engine.has_tokenizer()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "run: this model has no tokenizer (tokenizer.json), so it cannot read text; give token ids with --prompt-ids");
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "run: this model has no tokenizer (tokenizer.json), so it cannot read text; give token ids with --prompt-ids");
   }
   const bool chat = options.chat || (engine.has_chat_template() && !options.raw);
   if ((options.chat || options.system) && !engine.has_chat_template()) {
-    throw make_error(ErrorCode::kInvalidArgument, "run: {} needs a chat template, and this model has none; leave it out",
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "run: {} needs a chat template, and this model has none; leave it out",
                      options.chat ? "--chat" : "--system");
   }
   std::vector<int32_t> ids;
@@ -140,7 +150,8 @@ std::vector<int32_t> encode_prompt(const Engine& engine, const RunOptions& optio
     ids = engine.encode(text, true);
   }
   if (ids.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, "run: the prompt gives no tokens; a model needs at least one to go on from");
+    throw Error(ErrorCode::kInvalidArgument,
+                "run: the prompt gives no tokens; a model needs at least one to go on from");
   }
   return ids;
 }
@@ -192,8 +203,15 @@ Generated generate(Engine& engine, const std::vector<int32_t>& prompt, const Sam
   return result;
 }
 
+// The engine gives text, which hides the bytes of a token that is part of a character; so the tokenizer is read again.
+Json logprobs_json(const Engine& engine, const std::string& model, const Generated& generated) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (engine.has_tokenizer()) tokenizer = Tokenizer::load(resolve_model(model).tokenizer_path);
+  return openai_logprobs(tokenizer.get(), generated.tokens);
+}
+
 Json result_json(const Engine& engine, const std::vector<int32_t>& prompt, const Generated& generated,
-                 const Timings& timings, bool logprobs) {
+                 const Timings& timings, const std::optional<Json>& logprobs) {
   Json::Array prompt_ids(prompt.begin(), prompt.end());
   Json::Array output_ids;
   for (const TokenOutput& token : generated.tokens) output_ids.emplace_back(token.id);
@@ -204,7 +222,7 @@ Json result_json(const Engine& engine, const std::vector<int32_t>& prompt, const
   out.set("output_ids", std::move(output_ids));
   out.set("text", engine.has_tokenizer() ? Json(generated.text) : Json());
   out.set("finish_reason", finish_reason_name(generated.finish_reason));
-  if (logprobs) out.set("logprobs", openai_logprobs(engine, generated.tokens));
+  if (logprobs) out.set("logprobs", *logprobs);
   out.set("usage", Json::Object{{"prompt_tokens", prompt_tokens},
                                 {"completion_tokens", completion_tokens},
                                 {"cached_tokens", generated.cached_tokens}});
@@ -217,17 +235,20 @@ Json result_json(const Engine& engine, const std::vector<int32_t>& prompt, const
 }
 
 void report_timings(int64_t prompt_tokens, int64_t completion_tokens, const Timings& timings) {
-  std::fprintf(stderr, "%s\n",
-               fmt::format("loaded in {:.2f} s; {} prompt tokens in {:.2f} s ({:.0f} a second); {} tokens, {:.1f} a second",
-                           timings.load_s, prompt_tokens, timings.prefill_s, rate(prompt_tokens, timings.prefill_s),
-                           completion_tokens, rate(completion_tokens - 1, timings.decode_s))
-                   .c_str());
+  std::fprintf(
+      stderr, "%s\n",
+      fmt::format("loaded in {:.2f} s; {} prompt tokens in {:.2f} s ({:.0f} a second); {} tokens, {:.1f} a second",
+                  timings.load_s, prompt_tokens, timings.prefill_s, rate(prompt_tokens, timings.prefill_s),
+                  completion_tokens, rate(completion_tokens - 1, timings.decode_s))
+          .c_str());
 }
 
 }  // namespace
 
 int run_command(const std::vector<std::string>& args) {
-  Arguments arguments("run", "Generates text from a prompt and writes it as it comes. A model with a chat template answers the prompt; with --raw, and where there is no template, it goes on from it.");
+  Arguments arguments("run",
+                      "Generates text from a prompt and writes it as it comes. A model with a chat template answers "
+                      "the prompt; with --raw, and where there is no template, it goes on from it.");
   RunOptions options;
   declare(arguments, options);
   if (!arguments.parse(args)) return 0;
@@ -241,13 +262,16 @@ int run_command(const std::vector<std::string>& args) {
   const std::string text = read_prompt(options, &ids);
   Timings timings;
   const auto start = Clock::now();
-  const std::unique_ptr<Engine> engine = load_engine_with_progress(options.engine.options());
+  const EngineOptions engine_options = options.engine.options();
+  const std::string& model = engine_options.model;
+  const std::unique_ptr<Engine> engine = load_engine_with_progress(engine_options);
   timings.load_s = seconds_since(start);
   const int64_t vocab_size = engine->model_info().vocab_size;
   check_token_ids(ids, vocab_size);
   const SamplingParams sampling = options.sampling.apply(engine->default_sampling(), vocab_size);
   if (!sampling.stop.empty() && !engine->has_tokenizer()) {
-    throw Error(ErrorCode::kInvalidArgument, "run: --stop needs a tokenizer, and this model has none; use --stop-token-ids");
+    throw Error(ErrorCode::kInvalidArgument,
+                "run: --stop needs a tokenizer, and this model has none; use --stop-token-ids");
   }
   if (sampling.logprobs && !options.json) {
     throw Error(ErrorCode::kInvalidArgument, "run: --logprobs are shown with --json only; add it");
@@ -256,7 +280,9 @@ int run_command(const std::vector<std::string>& args) {
 
   const Generated generated = generate(*engine, ids, sampling, !options.json, &timings);
   if (options.json) {
-    output().write(result_json(*engine, ids, generated, timings, sampling.logprobs.has_value()).dump() + "\n");
+    std::optional<Json> logprobs;
+    if (sampling.logprobs) logprobs = logprobs_json(*engine, model, generated);
+    output().write(result_json(*engine, ids, generated, timings, logprobs).dump() + "\n");
   } else {
     output().write("\n");
   }

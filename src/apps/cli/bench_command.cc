@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+
+#include "apps/cli/arguments.h"
+#include "apps/cli/cli.h"
+#include "apps/cli/engine_options.h"
+#include "apps/cli/output.h"
+#include "apps/cli/synthetic_model.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/thread_pool.h"
+#include "coluber/mamba_base.h"
+#include "kernels/roofline/roofline.h"
+
+namespace coluber::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+struct BenchOptions {
+  EngineFlags engine;
+  std::string synthetic;
+  int64_t prompt = 512;
+  int64_t gen = 64;
+  int64_t batch = 1;
+  int64_t reps = 3;
+  bool json = false;
+};
+
+// Tokens a second of every repetition.
+struct Rates {
+  std::vector<double> prompt;
+  std::vector<double> decode;
+};
+
+struct Spread {
+  double median = 0.0, low = 0.0, high = 0.0;
+};
+
+Spread spread(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  const double median = n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2.0;
+  return {median, values.front(), values.back()};
+}
+
+// The probe's buffer is not the engine's memory: the peak starts anew after it.
+void reset_peak_memory() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+double peak_memory_mb() {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.starts_with("VmHWM:")) return std::stod(line.substr(6)) * 1024.0 / 1e6;
+  }
+  return 0.0;
+}
+
+std::vector<int32_t> random_prompt(int64_t tokens, int64_t vocab_size, uint64_t seed) {
+  std::vector<int32_t> ids(static_cast<size_t>(tokens));
+  uint64_t state = seed * 0x9E3779B97F4A7C15ull + 1;
+  for (int32_t& id : ids) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    id = static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(vocab_size));
+  }
+  return ids;
+}
+
+class Workload {
+ public:
+  Workload(Engine& engine, const BenchOptions& options) : engine_(engine), options_(options) {}
+
+  // Short, so that buffers have their size and weights are in memory before anything is timed.
+  void warm_up() { decode(std::min<int64_t>(options_.prompt, engine_.config().scheduler.max_num_batched_tokens), 2); }
+
+  void repeat(Rates& rates) {
+    // One sequence alone: the way to its first token is the prefill, and need not be run apart.
+    double prefill_s = options_.batch == 1 ? 0.0 : prefill();
+    const double decode_s = decode(options_.prompt, options_.gen);
+    if (options_.batch == 1) prefill_s = first_tokens_s_;
+    rates.prompt.push_back(static_cast<double>(options_.batch * options_.prompt) / prefill_s);
+    rates.decode.push_back(static_cast<double>(options_.batch * options_.gen) / decode_s);
+  }
+
+ private:
+  void add_requests(int64_t prompt, int64_t max_tokens) {
+    SamplingParams sampling;
+    sampling.temperature = 0.0f;
+    sampling.ignore_eos = true;
+    sampling.max_tokens = max_tokens;
+    for (int64_t i = 0; i < options_.batch; ++i) {
+      const uint64_t seed = static_cast<uint64_t>(i + 1);
+      ids_.push_back(engine_.add_request({random_prompt(prompt, engine_.model_info().vocab_size, seed), sampling}));
+    }
+  }
+
+  // One engine step; counts the requests that got their first token.
+  void step() {
+    check_interrupt();
+    for (const RequestOutput& output : engine_.step()) {
+      if (output.finish_reason == FinishReason::kError) throw Error(ErrorCode::kInternal, "bench: " + output.error);
+      if (output.completion_tokens == 1) ++started_;
+    }
+  }
+
+  // Seconds from prompts to first tokens; no decode step is mixed in, as each request ends with its first token.
+  double prefill() {
+    const auto start = Clock::now();
+    add_requests(options_.prompt, 1);
+    while (engine_.has_unfinished_requests()) step();
+    const double seconds = seconds_since(start);
+    finish();
+    return seconds;
+  }
+
+  // Seconds of `steps` steps in which every sequence of the batch gets a token.
+  double decode(int64_t prompt, int64_t steps) {
+    // The first sequences decode while the last ones read their prompts.
+    const int64_t chunk = engine_.config().scheduler.max_num_batched_tokens;
+    const int64_t slack =
+        options_.batch * (prompt + chunk) / std::max<int64_t>(1, chunk - options_.batch) + options_.batch;
+    const auto added = Clock::now();
+    add_requests(prompt, steps + slack + 1);
+    while (started_ < options_.batch) step();
+    first_tokens_s_ = seconds_since(added);
+    const auto start = Clock::now();
+    for (int64_t i = 0; i < steps; ++i) step();
+    const double seconds = seconds_since(start);
+    finish();
+    return seconds;
+  }
+
+  void finish() {
+    for (const RequestId id : ids_) engine_.abort(id);
+    ids_.clear();
+    started_ = 0;
+  }
+
+  Engine& engine_;
+  const BenchOptions& options_;
+  std::vector<RequestId> ids_;
+  int64_t started_ = 0;
+  double first_tokens_s_ = 0.0;  // of the last `decode`: until every sequence had its first token
+};
+
+void declare(Arguments& arguments, BenchOptions& options) {
+  options.engine.declare(arguments);
+  arguments.section("Measurement");
+  arguments.text("--synthetic", &options.synthetic, "SHAPE",
+                 "random weights of a published shape, made in memory, instead of MODEL");
+  arguments.integer("--prompt", &options.prompt, {1, 1 << 24}, "tokens of each prompt");
+  arguments.integer("--gen", &options.gen, {1, 1 << 24}, "decode steps after the prompt");
+  arguments.integer("--batch", &options.batch, {1, 4096}, "sequences at once");
+  arguments.integer("--reps", &options.reps, {1, 1000}, "repetitions; the median is reported, with the range");
+  arguments.section("Output");
+  arguments.flag("--json", &options.json, "one JSON object");
+  arguments.example("coluber bench", "the built-in model on all cores");
+  arguments.example("coluber bench --synthetic mamba2-370m --threads 2", "a published shape without a download");
+  arguments.example("coluber bench path/to/model --batch 8 --prompt 1024 --gen 128 --reps 5",
+                    "eight sequences at once");
+  arguments.example("coluber bench --synthetic mamba-130m --json", "for a program");
+  std::string shapes;
+  for (const std::string& name : synthetic_shapes()) shapes += (shapes.empty() ? "" : ", ") + name;
+  arguments.footnote("Shapes: " + shapes + ".");
+  arguments.footnote(
+      "The roofline is measured first: bytes read from memory and float32 multiply-adds in registers, with the same "
+      "threads. "
+      "Decoding is compared with the bytes that a step must move (weights once, each sequence's states read and "
+      "written), "
+      "prefill with its matrix products alone.");
+}
+
+std::unique_ptr<Engine> load(const BenchOptions& options, EngineOptions engine_options) {
+  if (options.synthetic.empty()) return load_engine_with_progress(std::move(engine_options));
+  SyntheticModel synthetic = make_synthetic_model(options.synthetic);
+  return Engine::from_weights(engine_options, synthetic.config_json, std::move(synthetic.weights));
+}
+
+int64_t state_bytes(const EngineConfig& config) {
+  int64_t bytes = 0;
+  for (const AttentionLayerBase* layer : config.layers) {
+    const KVCacheSpec spec = layer->get_kv_cache_spec(config);
+    if (const MambaSpec* mamba = std::get_if<MambaSpec>(&spec)) bytes += mamba->state_content_size_bytes();
+  }
+  return bytes;
+}
+
+// Operations of the matrix products of a prefill over the batch: the head is computed for the last row of each prompt
+// only.
+double prefill_flops(const ModelInfo& info, const BenchOptions& options) {
+  const double head = static_cast<double>(info.vocab_size) * static_cast<double>(info.hidden_size);
+  const double body = static_cast<double>(info.matmul_parameters) - head;
+  return 2.0 * static_cast<double>(options.batch) * (body * static_cast<double>(options.prompt) + head);
+}
+
+struct Report {
+  std::string model;
+  int threads = 0;
+  double load_s = 0.0, peak_rss_mb = 0.0;
+  double read_gbps = 0.0, fma_gflops = 0.0;
+  Spread prompt_tps, decode_tps;
+  double decode_roofline = 0.0, prefill_roofline = 0.0;
+  double step_mb = 0.0;  // bytes that one decode step must move
+};
+
+Json report_json(const Report& report, const BenchOptions& options) {
+  const auto range = [](const Spread& values) { return Json(Json::Array{values.low, values.high}); };
+  return Json(Json::Object{{"model", report.model},
+                           {"threads", report.threads},
+                           {"prompt", options.prompt},
+                           {"gen", options.gen},
+                           {"batch", options.batch},
+                           {"reps", options.reps},
+                           {"prompt_tps", report.prompt_tps.median},
+                           {"prompt_tps_range", range(report.prompt_tps)},
+                           {"decode_tps", report.decode_tps.median},
+                           {"decode_tps_range", range(report.decode_tps)},
+                           {"load_s", report.load_s},
+                           {"peak_rss_mb", report.peak_rss_mb},
+                           {"read_gbps", report.read_gbps},
+                           {"fma_gflops", report.fma_gflops},
+                           {"decode_roofline", report.decode_roofline},
+                           {"prefill_roofline", report.prefill_roofline}});
+}
+
+void print_report(const Report& report, const BenchOptions& options) {
+  output().print("{}, {} threads, batch {}, prompt {}, {} decode steps, {} repetitions\n\n", report.model,
+                 report.threads, options.batch, options.prompt, options.gen, options.reps);
+  output().print("machine   reads {:.2f} GB/s, multiplies and adds {:.1f} GFLOP/s (float32)\n", report.read_gbps,
+                 report.fma_gflops);
+  output().print("load      {:.2f} s, peak memory {:.0f} MB\n", report.load_s, report.peak_rss_mb);
+  output().print("prefill   {:.1f} tokens/s [{:.1f} to {:.1f}], {:.0f} % of the multiply-add rate\n",
+                 report.prompt_tps.median, report.prompt_tps.low, report.prompt_tps.high,
+                 100.0 * report.prefill_roofline);
+  output().print("decode    {:.1f} tokens/s [{:.1f} to {:.1f}], {:.0f} % of the read bandwidth ({:.1f} MB a step)\n",
+                 report.decode_tps.median, report.decode_tps.low, report.decode_tps.high,
+                 100.0 * report.decode_roofline, report.step_mb);
+}
+
+// The most tokens that a sequence of the workload holds, unless the user set a limit.
+int64_t needed_model_len(const BenchOptions& options, int64_t chunk) {
+  return options.prompt + options.gen +
+         options.batch * (options.prompt + chunk) / std::max<int64_t>(1, chunk - options.batch) + options.batch + 2;
+}
+
+}  // namespace
+
+int bench_command(const std::vector<std::string>& args) {
+  Arguments arguments("bench",
+                      "Measures how fast a model reads prompts and writes tokens here, and what share that is of what "
+                      "this machine's memory and arithmetic allow.");
+  BenchOptions options;
+  declare(arguments, options);
+  if (!arguments.parse(args)) return 0;
+  if (!options.synthetic.empty() && !options.engine.model.empty()) {
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "bench: both a model ('{}') and --synthetic {} were given; leave one out", options.engine.model,
+                     options.synthetic);
+  }
+  EngineOptions engine_options = options.engine.options(options.synthetic.empty());
+  const int threads = engine_options.num_threads > 0 ? engine_options.num_threads : usable_cores();
+  engine_options.max_num_seqs = options.batch;
+  if (engine_options.max_num_batched_tokens <= options.batch) {
+    throw make_error(ErrorCode::kInvalidArgument, "bench: --max-num-batched-tokens must be above --batch {}, found {}",
+                     options.batch, engine_options.max_num_batched_tokens);
+  }
+  if (engine_options.max_model_len == 0) {
+    engine_options.max_model_len = needed_model_len(options, engine_options.max_num_batched_tokens);
+  }
+
+  Report report;
+  report.model = options.synthetic.empty() ? engine_options.model : "synthetic " + options.synthetic;
+  report.threads = threads;
+  report.read_gbps = measure_read_bandwidth(threads);
+  check_interrupt();
+  report.fma_gflops = measure_fma_gflops(threads);
+  reset_peak_memory();
+
+  const auto start = Clock::now();
+  const std::unique_ptr<Engine> engine = load(options, engine_options);
+  report.load_s = seconds_since(start);
+  Workload workload(*engine, options);
+  workload.warm_up();
+  Rates rates;
+  for (int64_t i = 0; i < options.reps; ++i) workload.repeat(rates);
+
+  const ModelInfo& info = engine->model_info();
+  report.peak_rss_mb = peak_memory_mb();
+  report.prompt_tps = spread(rates.prompt);
+  report.decode_tps = spread(rates.decode);
+  const double batch = static_cast<double>(options.batch);
+  const double step_bytes =
+      static_cast<double>(info.streamed_bytes) + 2.0 * batch * static_cast<double>(state_bytes(engine->config()));
+  report.step_mb = step_bytes / 1e6;
+  report.decode_roofline = step_bytes * report.decode_tps.median / batch / 1e9 / report.read_gbps;
+  const double prefills_per_second = report.prompt_tps.median / (batch * static_cast<double>(options.prompt));
+  report.prefill_roofline = prefill_flops(info, options) * prefills_per_second / 1e9 / report.fma_gflops;
+  if (options.json) {
+    output().write(report_json(report, options).dump() + "\n");
+  } else {
+    print_report(report, options);
+  }
+  return 0;
+}
+
+}  // namespace coluber::cli

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "apps/cli/arguments.h"
+#include "apps/cli/cli.h"
+#include "apps/cli/engine_options.h"
+#include "apps/cli/inspect_facts.h"
+#include "apps/cli/output.h"
+#include "engine/description.h"
+
+namespace coluber::cli {
+namespace {
+
+constexpr const char* kGlyphs[] = {"█", "▒", "◆", "░", "▚", "▤", "◇", "○"};
+constexpr const char* kColors[] = {"\033[36m", "\033[33m", "\033[35m", "\033[32m",
+                                   "\033[34m", "\033[31m", "\033[37m", "\033[90m"};
+constexpr const char* kPlain = "\033[0m";
+constexpr size_t kNumGlyphs = std::size(kGlyphs);
+constexpr int kBarCells = 48;
+
+std::string bytes_text(int64_t bytes) {
+  const double value = static_cast<double>(bytes);
+  if (bytes < 1000) return fmt::format("{} B", bytes);
+  if (value < 1e6) return fmt::format("{:.1f} kB", value / 1e3);
+  if (value < 1e9) return fmt::format("{:.1f} MB", value / 1e6);
+  return fmt::format("{:.2f} GB", value / 1e9);
+}
+
+std::string count_text(int64_t count) {
+  const double value = static_cast<double>(count);
+  if (value < 1e6) return fmt::format("{}", count);
+  if (value < 1e9) return fmt::format("{:.1f} M", value / 1e6);
+  return fmt::format("{:.2f} B", value / 1e9);
+}
+
+std::string tokens_text(int64_t tokens) {
+  if (tokens >= (1 << 20) && tokens % (1 << 20) == 0) return fmt::format("{}M", tokens >> 20);
+  return tokens >= 1024 && tokens % 1024 == 0 ? fmt::format("{}K", tokens >> 10) : std::to_string(tokens);
+}
+
+// Draws with or without colours.
+class Painter {
+ public:
+  explicit Painter(bool colors) : colors_(colors) {}
+
+  void headline(const ModelFacts& facts) const {
+    const ModelInfo& info = facts.info;
+    output().print("{}: {} parameters, {} layers, width {}, vocabulary {}\n\n", info.architecture,
+                   count_text(info.parameters), info.num_layers, info.hidden_size, info.vocab_size);
+  }
+
+  void strip(const ModelFacts& facts) const {
+    std::map<std::string, size_t> glyph_of;  // kind to its place in kGlyphs, in order of appearance
+    std::map<size_t, std::pair<std::string, int64_t>> legend;
+    std::string cells;
+    int column = 0;
+    const int width = std::clamp(terminal_columns() - 4, 16, 96);
+    for (const LayerFacts& layer : facts.layers) {
+      const std::string kind = layer.feed_forward.empty() ? layer.kind : layer.kind + " + " + layer.feed_forward;
+      const size_t place = glyph_of.try_emplace(kind, glyph_of.size() % kNumGlyphs).first->second;
+      legend[place].first = kind;
+      ++legend[place].second;
+      if (column == width) cells += "\n  ", column = 0;
+      cells += painted(place);
+      ++column;
+    }
+    output().write("Layers, first to last\n  " + cells + "\n");
+    for (const auto& [place, entry] : legend)
+      output().print("  {} {} × {}\n", painted(place), entry.first, entry.second);
+    output().write("\n");
+  }
+
+  void sizes(const ModelFacts& facts) const {
+    const ModelInfo& info = facts.info;
+    output().print("Weights            {}\n", bytes_text(info.weight_bytes));
+    for (const auto& [dtype, count] : info.parameters_by_dtype) {
+      output().print("  {:<16} {} in {} parameters\n", dtype_name(dtype), bytes_text(dtype_bytes(dtype, count)),
+                     count_text(count));
+    }
+    output().print("State, a sequence  {}{}\n", bytes_text(facts.state_bytes_per_sequence),
+                   facts.kv_bytes_per_token == 0 ? ", whatever its length" : "");
+    output().print("Attention, a token {}\n",
+                   facts.kv_bytes_per_token == 0 ? "nothing" : bytes_text(facts.kv_bytes_per_token));
+    output().print("Context            {} tokens{}\n", facts.max_model_len,
+                   info.max_position_embeddings == 0 ? " (the model sets no limit)" : "");
+    output().print("Prefill checkpoint {}\n\n",
+                   facts.prefill_checkpoint_alignment
+                       ? fmt::format("every {} tokens", *facts.prefill_checkpoint_alignment)
+                       : "none: a layer cannot export a state inside a prefill");
+  }
+
+  // One bar a context length: weights, then what the sequence keeps.
+  void memory(const ModelFacts& facts) const {
+    std::vector<int64_t> lengths;
+    for (int64_t tokens = 1024; tokens < facts.max_model_len; tokens *= 4) lengths.push_back(tokens);
+    lengths.push_back(facts.max_model_len);
+    const int64_t weights = facts.info.weight_bytes;
+    const double most = static_cast<double>(std::max<int64_t>(1, weights + facts.cache_bytes(lengths.back())));
+    output().print("Memory against context, one sequence   {} weights  {} states and attention\n", bar(0, 1),
+                   bar(1, 1));
+    for (const int64_t tokens : lengths) {
+      const int64_t cache = facts.cache_bytes(tokens);
+      const int first = static_cast<int>(static_cast<double>(weights) / most * kBarCells + 0.5);
+      const int both = static_cast<int>(static_cast<double>(weights + cache) / most * kBarCells + 0.5);
+      // A part that is there is shown, however small.
+      const int second = cache > 0 ? std::max(1, both - first) : 0;
+      output().print("  {:>8} {}{} {}\n", tokens_text(tokens), bar(0, first), bar(1, second),
+                     bytes_text(weights + cache));
+    }
+    output().write("\n");
+  }
+
+  void table(const ModelFacts& facts) const {
+    size_t name_width = 5;
+    for (const LayerFacts& layer : facts.layers) name_width = std::max(name_width, layer.name.size());
+    output().print("{:<{}}  {:<16} {:<10} {:<12} {:>11}  {:>5}  {}\n", "layer", name_width, "kind", "mamba_type",
+                   "backend", "page bytes", "align", "states");
+    for (const LayerFacts& layer : facts.layers) {
+      std::string states;
+      for (size_t i = 0; i < layer.state_shapes.size(); ++i) {
+        states += fmt::format("{}{} {}", i == 0 ? "" : ", ", layer.state_shapes[i].to_string(),
+                              dtype_name(layer.state_dtypes[i]));
+      }
+      const auto dash = [](const std::string& text) { return text.empty() ? std::string("-") : text; };
+      output().print("{:<{}}  {:<16} {:<10} {:<12} {:>11}  {:>5}  {}\n", layer.name, name_width, layer.kind,
+                     dash(layer.mamba_type), dash(layer.backend), layer.page_size_bytes,
+                     layer.prefill_checkpoint_alignment ? std::to_string(*layer.prefill_checkpoint_alignment) : "-",
+                     dash(states));
+    }
+    for (const std::string& note : facts.info.notes) output().print("note: {}\n", note);
+  }
+
+ private:
+  std::string painted(size_t place) const {
+    return colors_ ? std::string(kColors[place]) + kGlyphs[place] + kPlain : std::string(kGlyphs[place]);
+  }
+  std::string bar(size_t place, int cells) const {
+    std::string out;
+    for (int i = 0; i < cells; ++i) out += kGlyphs[place];
+    return colors_ && cells > 0 ? kColors[place] + out + kPlain : out;
+  }
+
+  bool colors_;
+};
+
+}  // namespace
+
+int inspect_command(const std::vector<std::string>& args) {
+  Arguments arguments("inspect",
+                      "What a model is and what it will take, before it runs: layers by kind, parameters, the state "
+                      "that a sequence keeps, what attention adds for every token. Reads headers, not weights.");
+  EngineFlags engine_flags;
+  int64_t tensor_parallel_size = 1, num_speculative_tokens = 0;
+  std::string mamba_cache_mode = "none";
+  bool json = false;
+  engine_flags.declare(arguments);
+  arguments.section("Figures");
+  arguments.integer("--tensor-parallel-size", &tensor_parallel_size, {1, 1024}, "states of one of so many shards");
+  arguments.integer("--num-speculative-tokens", &num_speculative_tokens, {0, 1024}, "states kept for drafted tokens");
+  arguments.choice("--mamba-cache-mode", &mamba_cache_mode, {"none", "all", "align"},
+                   "which states a request keeps: one, one a block, or those at step ends");
+  arguments.section("Output");
+  arguments.flag("--json", &json, "one JSON object with the same facts");
+  arguments.example("coluber inspect", "the built-in model");
+  arguments.example("coluber inspect path/to/model --max-model-len 32768", "memory for long contexts");
+  arguments.example("coluber inspect path/to/model --tensor-parallel-size 4", "what one shard of four keeps");
+  arguments.example("coluber inspect path/to/model --json", "for a program");
+  if (!arguments.parse(args)) return 0;
+
+  EngineOptions options = engine_flags.options();
+  options.tensor_parallel_size = tensor_parallel_size;
+  options.num_speculative_tokens = num_speculative_tokens;
+  options.mamba_cache_mode = *parse_mamba_cache_mode(mamba_cache_mode);
+  const ModelDescription description = describe_model(options);
+  const ModelFacts facts = gather_facts(description.model->info(), *description.config);
+  if (json) {
+    output().write(facts_json(facts).dump() + "\n");
+    return 0;
+  }
+  const Painter painter(stdout_is_terminal() && std::getenv("NO_COLOR") == nullptr);
+  painter.headline(facts);
+  painter.strip(facts);
+  painter.sizes(facts);
+  painter.memory(facts);
+  painter.table(facts);
+  return 0;
+}
+
+}  // namespace coluber::cli
