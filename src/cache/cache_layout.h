@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where each layer's state lies. Recurrent pages are laid out [slot][layer][bytes], so that the whole state of a sequence is
+// one contiguous range: a checkpoint, a fork or a transfer is one copy. Attention pages likewise: [page][layer][bytes], one
+// page id for all attention layers. Plain values; the pools own the memory, cache_binding.h (layers/) hands out the views.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coluber/kv_cache_spec.h"
+#include "coluber/mamba_base.h"
+
+namespace coluber {
+
+enum class StatePacking : uint8_t {
+  kAligned,   // each state at a multiple of kStateAlignment bytes: the engine's layout
+  kContract,  // the states of a layer back to back, the page padded where its spec says so: the contract's layout
+};
+inline constexpr int64_t kStateAlignment = 128;
+
+// One layer as the layout sees it.
+struct LayerStateSpec {
+  std::string layer_name;
+  int layer_index = -1;
+  MambaSpec spec;
+  std::vector<StateLaneOrder> lane_order;  // one a state; empty: kContract
+};
+
+struct StateLayout {
+  struct Layer {
+    std::string layer_name;
+    int layer_index = -1;
+    int64_t offset = 0;                  // of the layer's page in a slot
+    int64_t page_bytes = 0;
+    std::vector<int64_t> state_offsets;  // in the page
+  };
+  StatePacking packing = StatePacking::kAligned;
+  std::vector<Layer> layers;
+  int64_t slot_bytes = 0;  // 0: no recurrent layer
+
+  // Equal exactly where two layouts place equal shapes, dtypes and lane orders at equal bytes; part of every state's tag.
+  uint64_t id = 0;
+};
+StateLayout make_state_layout(const std::vector<LayerStateSpec>& layers, StatePacking packing = StatePacking::kAligned);
+
+struct AttentionLayout {
+  struct Layer {
+    std::string layer_name;
+    int layer_index = -1;
+    int64_t offset = 0;
+    int64_t page_bytes = 0;
+  };
+  std::vector<Layer> layers;
+  int64_t page_bytes = 0;  // of all layers together; 0: no attention layer
+  int64_t block_size = 0;  // tokens of a page
+};
+struct LayerAttentionSpec {
+  std::string layer_name;
+  int layer_index = -1;
+  FullAttentionSpec spec;
+};
+// Throws Error(kInvalidConfig) where layers want pages of different numbers of tokens.
+AttentionLayout make_attention_layout(const std::vector<LayerAttentionSpec>& layers);
+
+}  // namespace coluber
