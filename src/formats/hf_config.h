@@ -93,7 +93,11 @@ class ConfigFields {
   const Json* find(std::string_view key) const;  // the same, as a value
 
   // Not evaluated where there is a problem already: the values it would look at may be wrong.
-  ConfigFields& check(const std::function<bool()>& condition, const std::string& message);
+  template <typename Condition>
+    requires std::is_invocable_r_v<bool, Condition>
+  ConfigFields& check(const Condition& condition, const std::string& message) {
+    return ok() ? check(static_cast<bool>(condition()), message) : *this;
+  }
   ConfigFields& check(bool condition, const std::string& message);
   ConfigFields& problem(std::string_view key, const std::string& message);  // reported as "key: message"
   bool ok() const noexcept;

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "formats/model_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "base/error.h"
+#include "base/mapped_file.h"
+
+namespace coluber {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelFolder files_of(const std::string& folder) {
+  const std::string prefix = folder.ends_with('/') ? folder : folder + "/";
+  return {folder, prefix + "config.json", prefix + "generation_config.json", folder, prefix + "tokenizer.json"};
+}
+
+void check_config(const ModelFolder& model, const std::string& path) {
+  if (file_exists(model.config_path)) return;
+  const std::string what = path == model.folder ? fmt::format("the folder '{}'", path)
+                                                : fmt::format("the folder of '{}'", path);
+  throw make_error(ErrorCode::kNotFound,
+                   "{} has no config.json, so it is no Hugging Face model; it holds {}. Name a folder with config.json and "
+                   "model.safetensors",
+                   what, describe_folder(model.folder));
+}
+
+void check_tokenizer(const ModelFolder& model, const std::string& path) {
+  if (file_exists(model.tokenizer_path) || file_exists(model.config_path)) return;
+  throw make_error(ErrorCode::kNotFound, "'{}' has neither tokenizer.json nor config.json; it holds {}", path,
+                   describe_folder(model.folder));
+}
+
+}  // namespace
+
+std::string describe_folder(const std::string& folder, int limit) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
+    names.push_back(item->path().filename().string());
+  }
+  if (error) return "nothing that can be read (" + error.message() + ")";
+  if (names.empty()) return "nothing";
+  std::sort(names.begin(), names.end());
+  const size_t shown = std::min(names.size(), static_cast<size_t>(std::max(limit, 1)));
+  std::string text;
+  for (size_t i = 0; i < shown; ++i) text += (i == 0 ? "" : ", ") + names[i];
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+ModelFolder resolve_model(const std::string& path, ModelNeeds needs) {
+  if (path.empty()) throw make_error(ErrorCode::kInvalidArgument, "the model's path is empty; name a folder or a file");
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) {
+    const std::string reason = error && error != std::errc::no_such_file_or_directory ? " (" + error.message() + ")" : "";
+    throw make_error(ErrorCode::kNotFound, "there is no model at '{}'{}: expected a folder with config.json, or a file in one",
+                     path, reason);
+  }
+  ModelFolder model;
+  if (fs::is_directory(status)) {
+    model = files_of(path);
+  } else {
+    const fs::path parent = fs::path(path).parent_path();
+    model = files_of(parent.empty() ? "." : parent.string());
+    const std::string name = fs::path(path).filename().string();
+    if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")) {
+      model.weights_path = path;
+    } else if (name != "config.json" && name.ends_with(".json") && needs == ModelNeeds::kTokenizer) {
+      model.tokenizer_path = path;
+    } else if (name != "config.json" && name != "tokenizer.json") {
+      throw make_error(ErrorCode::kUnsupported,
+                       "'{}' is not a file that a model can be read from; expected a folder, a .safetensors file or a "
+                       "config.json (GGUF and PyTorch files are not read)",
+                       path);
+    }
+  }
+  if (needs == ModelNeeds::kConfig) {
+    check_config(model, path);
+  } else {
+    check_tokenizer(model, path);
+  }
+  return model;
+}
+
+}  // namespace coluber
