@@ -5,12 +5,14 @@
 
 #include <memory>
 
+#include "base/thread_pool.h"
 #include "coluber/engine.h"
 
 namespace coluber {
 
 struct ModelDescription {
   std::unique_ptr<WeightSource> weights;
+  std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<EngineConfig> config;  // with every caching layer registered
   std::unique_ptr<Model> model;          // may be asked for `info` and its layers for their specs, never for `forward`
 };

@@ -88,8 +88,10 @@ RequestOutput Engine::Impl::advance(RequestId id, std::span<const float> logits)
   if (output.finish_reason != FinishReason::kError) {
     output.tokens.push_back(std::move(result.token));
     sequence.tokens.push_back(output.tokens.back().id);
-    if (output.finish_reason == FinishReason::kNone && sequence.num_tokens() >= request.max_total_tokens)
+    if (output.finish_reason == FinishReason::kNone && sequence.num_tokens() >= request.max_total_tokens) {
       output.finish_reason = FinishReason::kLength;
+      output.text += request.generation.finish_text();
+    }
   } else {
     cache->scrub(sequence);
   }

@@ -12,6 +12,7 @@
 
 #include "coluber/engine.h"
 #include "engine/output_text.h"
+#include "kernels/sampling/sample.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace coluber {
@@ -29,18 +30,17 @@ class Generation {
   };
   // Chooses the token that follows `tokens` (`num_prompt` of them the prompt) from their logits [V]. On kError no token was chosen.
   Result next(std::span<const float> logits, std::span<const int32_t> tokens, int64_t num_prompt);
+  // Text still held back, for a sequence that is ended from outside (length limit, interrupt).
+  std::string finish_text();
   int64_t num_generated() const noexcept { return num_generated_; }
 
  private:
-  bool ends_generation(int32_t id) const;
-  std::span<const float> with_stops_masked(std::span<const float> logits);
-
   SamplingParams params_;
   uint64_t seed_;
-  std::vector<int32_t> eos_token_ids_;
+  std::vector<int32_t> stop_ids_;  // end tokens of the model and of the request
   std::optional<DetokenizeStream> detokenizer_;
   OutputText text_;
-  std::vector<float> masked_;
+  SampleScratch scratch_;
   int64_t num_generated_ = 0;
 };
 

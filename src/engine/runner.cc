@@ -8,30 +8,8 @@
 namespace coluber {
 
 Runner::Runner(const EngineConfig& config, Model& model, StateCache& cache, ThreadPool& pool)
-    : config_(config), model_(model), cache_(cache), pool_(pool) {
-  make_groups();
-}
-
-void Runner::make_groups() {
-  layer_metadata_.assign(config_.layers.size(), nullptr);
-  std::vector<std::string> backends;
-  for (const AttentionLayerBase* layer : config_.layers) {
-    KVCacheSpec spec = layer->get_kv_cache_spec(config_);
-    const std::string backend(layer->get_attn_backend().name());
-    size_t at = 0;
-    while (at < groups_.size() && !(groups_[at].spec == spec && backends[at] == backend)) ++at;
-    if (at == groups_.size()) {
-      groups_.push_back({std::move(spec), {}, {}, nullptr});
-      backends.push_back(backend);
-    }
-    groups_[at].layer_names.push_back(layer->layer_name());
-    groups_[at].layer_indices.push_back(layer->layer_index());
-  }
-  for (Group& group : groups_) {
-    const AttentionLayerBase& layer = *config_.layers[static_cast<size_t>(group.layer_indices.front())];
-    group.builder =
-        layer.get_attn_backend().get_builder_cls()(group.spec, group.layer_names, config_, cache_.device());
-  }
+    : model_(model), cache_(cache), pool_(pool), groups_(make_metadata_groups(config, cache.device())) {
+  layer_metadata_.assign(config.layers.size(), nullptr);
 }
 
 void Runner::order_rows(const StepPlan& plan) {
@@ -99,7 +77,7 @@ void Runner::build_metadata() {
     common.max_query_len = std::max<int64_t>(common.max_query_len, common.query_len(r));
     common.max_seq_len = std::max<int64_t>(common.max_seq_len, seq_lens_[static_cast<size_t>(r)]);
   }
-  for (Group& group : groups_) {
+  for (MetadataGroup& group : groups_) {
     const bool recurrent = std::holds_alternative<MambaSpec>(group.spec);
     common.block_table = recurrent ? BlockTableView{state_table_.data(), rows, 1, 1}
                                    : BlockTableView{page_table_.data(), rows, page_columns_, page_columns_};

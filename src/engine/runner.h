@@ -16,6 +16,7 @@
 #include "coluber/model.h"
 #include "engine/state_cache.h"
 #include "engine/step_plan.h"
+#include "layers/cache_binding.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -37,15 +38,6 @@ class Runner {
   int64_t num_steps() const noexcept { return num_steps_; }
 
  private:
-  // Layers that share a spec and a backend share one builder and its metadata.
-  struct Group {
-    KVCacheSpec spec;
-    std::vector<std::string> layer_names;
-    std::vector<int> layer_indices;
-    std::unique_ptr<AttentionMetadataBuilder> builder;
-  };
-
-  void make_groups();
   void order_rows(const StepPlan& plan);
   void fill_rows(const StepPlan& plan);
   void fill_tokens(const PlanRow& row);
@@ -53,12 +45,11 @@ class Runner {
   void build_metadata();
   void forward(const StepPlan& plan);
 
-  const EngineConfig& config_;
   Model& model_;
   StateCache& cache_;
   ThreadPool& pool_;
   Workspace workspace_;
-  std::vector<Group> groups_;
+  std::vector<MetadataGroup> groups_;
   const HiddenSink* hidden_sink_ = nullptr;
   int64_t num_steps_ = 0;
 

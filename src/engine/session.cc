@@ -143,6 +143,8 @@ RequestOutput Session::generate(const SamplingParams& sampling,
       logits = s.last_logits;
     }
   }
+  if (output.finish_reason == FinishReason::kAbort || output.finish_reason == FinishReason::kLength)
+    output.text += generation.finish_text();
   output.completion_tokens = generation.num_generated();
   return output;
 }

@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "cache/cache_layout.h"
 #include "cache/page_pool.h"
-#include "cache/state_layout.h"
 #include "cache/state_tag.h"
 #include "coluber/config.h"
 #include "engine/step_plan.h"
@@ -21,7 +21,7 @@ struct StateCacheOptions {
   int64_t num_slots = 0;          // sequences and checkpoints that may exist at once
   int64_t memory_bytes = 0;       // budget of slots and pages together
   bool poison = false;            // tests: pages are filled with NaN when handed out
-  ModelFingerprint fingerprint;
+  Hash128 fingerprint;
 };
 
 class StateCache {
@@ -62,16 +62,18 @@ class StateCache {
 
  private:
   int64_t pages_for(int64_t num_tokens) const;
+  StateTag tag_of(const Sequence& sequence) const;  // of a state that holds the sequence's computed tokens
+  // Another slot or so many pages under the budget, or nothing.
+  bool fits(int64_t more_bytes) const;
 
   Device& device_;
-  int64_t block_size_;
   int64_t memory_bytes_;
   StateLayout state_layout_;
   AttentionLayout attention_layout_;
-  std::unique_ptr<PagePool> slots_;
-  std::unique_ptr<PagePool> pages_;
+  std::unique_ptr<PagePool> slots_;  // a model without recurrent layers has slots of one byte: tags and ids stay the same
+  std::unique_ptr<PagePool> pages_;  // null without attention layers
   StateTagTable tags_;
-  ModelFingerprint fingerprint_;
+  Hash128 fingerprint_;
 };
 
 }  // namespace coluber

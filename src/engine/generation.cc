@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/generation.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace coluber {
+
+Generation::Generation(SamplingParams params, uint64_t seed, std::span<const int32_t> eos_token_ids, const Tokenizer* tokenizer)
+    : params_(std::move(params)), seed_(seed), text_(params_.stop, params_.include_stop_str_in_output) {
+  if (!params_.ignore_eos) stop_ids_.assign(eos_token_ids.begin(), eos_token_ids.end());
+  stop_ids_.insert(stop_ids_.end(), params_.stop_token_ids.begin(), params_.stop_token_ids.end());
+  if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, params_.skip_special_tokens);
+}
+
+Generation::Result Generation::next(std::span<const float> logits, std::span<const int32_t> tokens, int64_t num_prompt) {
+  SampleInput input{.params = params_};
+  input.logits = logits.data();
+  input.vocab = static_cast<int64_t>(logits.size());
+  input.prompt_ids = tokens.first(static_cast<size_t>(num_prompt));
+  input.output_ids = tokens.subspan(static_cast<size_t>(num_prompt));
+  input.seed = seed_;
+  input.position = static_cast<uint64_t>(num_generated_);
+  if (num_generated_ < params_.min_tokens) input.banned_ids = stop_ids_;
+  SampleResult sample = sample_token(input, scratch_);
+  Result result;
+  if (sample.non_finite) {
+    result.finish_reason = FinishReason::kError;
+    result.error = fmt::format("the model gave logits that are not finite after {} tokens; the request ends here", tokens.size());
+    return result;
+  }
+  ++num_generated_;
+  result.token = {sample.id, sample.logprob, std::move(sample.top_logprobs)};
+  const bool stops = std::find(stop_ids_.begin(), stop_ids_.end(), sample.id) != stop_ids_.end();
+  if (detokenizer_ && !stops) result.text = text_.push(detokenizer_->push(sample.id));
+  if (stops || text_.stopped())
+    result.finish_reason = FinishReason::kStop;
+  else if (num_generated_ >= params_.max_tokens)
+    result.finish_reason = FinishReason::kLength;
+  if (result.finish_reason != FinishReason::kNone) result.text += finish_text();
+  return result;
+}
+
+std::string Generation::finish_text() {
+  if (!detokenizer_) return {};
+  std::string rest = text_.push(detokenizer_->flush());
+  return rest + text_.finish();
+}
+
+void check_sampling(const SamplingParams& params, int64_t vocab_size, bool has_tokenizer) {
+  std::string problems = params.problems(vocab_size);
+  if (!params.stop.empty() && !has_tokenizer) {
+    if (!problems.empty()) problems += "; ";
+    problems += "stop strings need a tokenizer and this model has none: use stop_token_ids";
+  }
+  if (!problems.empty()) throw Error(ErrorCode::kInvalidArgument, problems);
+}
+
+void check_ids(std::span<const int32_t> ids, int64_t vocab_size) {
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= vocab_size)
+      throw make_error(ErrorCode::kInvalidArgument, "token id {} at place {} is outside the vocabulary of {} (ids 0 to {})", ids[i], i,
+                       vocab_size, vocab_size - 1);
+}
+
+}  // namespace coluber

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/load.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "engine/description.h"
+#include "engine/host_memory.h"
+#include "formats/hf_config.h"
+#include "formats/model_folder.h"
+#include "formats/weight_source.h"
+
+namespace coluber {
+
+namespace {
+
+constexpr int64_t kLongest = std::numeric_limits<int32_t>::max() - 1;
+
+class Problems {
+ public:
+  void require(bool fine, const std::string& problem) {
+    if (fine) return;
+    if (!text_.empty()) text_ += "; ";
+    text_ += problem;
+  }
+  void throw_if_any() const {
+    if (!text_.empty()) throw Error(ErrorCode::kInvalidArgument, text_);
+  }
+
+ private:
+  std::string text_;
+};
+
+bool is_state_dtype(const std::optional<DType>& dtype) {
+  return !dtype || *dtype == DType::kFloat32 || *dtype == DType::kBFloat16 || *dtype == DType::kFloat16;
+}
+
+void check_options(const EngineOptions& o) {
+  Problems p;
+  p.require(o.num_threads >= 0 && o.num_threads <= 1024, fmt::format("num_threads must be 0 to 1024, found {}", o.num_threads));
+  p.require(o.dtype == "float32" || o.dtype == "auto", fmt::format("dtype must be float32 or auto, found '{}'", o.dtype));
+  p.require(o.max_model_len >= 0 && o.max_model_len <= kLongest,
+            fmt::format("max_model_len must be 0 (the model's limit) to {}, found {}", kLongest, o.max_model_len));
+  p.require(o.max_num_seqs >= 1 && o.max_num_seqs <= 65536, fmt::format("max_num_seqs must be 1 to 65536, found {}", o.max_num_seqs));
+  p.require(o.max_num_batched_tokens >= 1 && o.max_num_batched_tokens <= (1 << 20),
+            fmt::format("max_num_batched_tokens must be 1 to {}, found {}", 1 << 20, o.max_num_batched_tokens));
+  p.require(o.block_size >= 1 && o.block_size <= 4096, fmt::format("block_size must be 1 to 4096, found {}", o.block_size));
+  p.require(is_state_dtype(o.mamba_cache_dtype), "mamba_cache_dtype must be float32, bfloat16 or float16");
+  p.require(is_state_dtype(o.mamba_ssm_cache_dtype), "mamba_ssm_cache_dtype must be float32, bfloat16 or float16");
+  p.require(is_state_dtype(o.kv_cache_dtype), "kv_cache_dtype must be float32, bfloat16 or float16");
+  p.require(o.tensor_parallel_size >= 1 && o.tensor_parallel_size <= 1024,
+            fmt::format("tensor_parallel_size must be 1 to 1024, found {}", o.tensor_parallel_size));
+  p.require(o.num_speculative_tokens >= 0 && o.num_speculative_tokens <= 64,
+            fmt::format("num_speculative_tokens must be 0 to 64, found {}", o.num_speculative_tokens));
+  p.require(o.kv_cache_memory_bytes >= 0, fmt::format("kv_cache_memory_bytes must be at least 0, found {}", o.kv_cache_memory_bytes));
+  p.throw_if_any();
+}
+
+void refuse_what_cannot_run(const EngineOptions& o) {
+  auto refuse = [](const std::string& what) {
+    throw Error(ErrorCode::kUnsupported, what + " cannot run yet; it only changes what inspect shows");
+  };
+  if (o.tensor_parallel_size > 1) refuse(fmt::format("tensor_parallel_size {}", o.tensor_parallel_size));
+  if (o.num_speculative_tokens > 0) refuse(fmt::format("num_speculative_tokens {}", o.num_speculative_tokens));
+  if (o.mamba_cache_mode != MambaCacheMode::kNone) refuse(fmt::format("mamba_cache_mode {}", mamba_cache_mode_name(o.mamba_cache_mode)));
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+const ModelFamily& find_family(const Json& config, const std::string& path) {
+  const ModelRegistry& registry = ModelRegistry::instance();
+  const Json* type = config.find("model_type");
+  const bool named = type != nullptr && type->is_string();
+  if (named)
+    if (const ModelFamily* family = registry.find(type->as_string())) return *family;
+  std::string architectures;
+  if (const Json* list = config.find("architectures"); list != nullptr && list->is_array()) {
+    for (const Json& name : list->as_array()) {
+      if (!name.is_string()) continue;
+      if (const ModelFamily* family = registry.find_architecture(name.as_string())) return *family;
+      architectures += (architectures.empty() ? "" : ", ") + name.as_string();
+    }
+  }
+  throw make_error(ErrorCode::kUnsupported, "{}: model_type {} (architectures: {}) is not known; the known ones are {}", path,
+                   named ? "'" + type->as_string() + "'" : "is missing and the architecture",
+                   architectures.empty() ? "none named" : architectures, joined(registry.names()));
+}
+
+int64_t total_bytes(const WeightSource& weights) {
+  int64_t bytes = 0;
+  for (const std::string& name : weights.names()) bytes += weights.get(name).size_bytes();
+  return bytes;
+}
+
+void check_fits_memory(const WeightSource& weights) {
+  const int64_t needed = total_bytes(weights);
+  const int64_t available = available_memory_bytes();
+  if (needed > available)
+    throw make_error(ErrorCode::kOutOfMemory,
+                     "{} has {} of weights and {} of memory is available; use a smaller model or a machine with more memory",
+                     weights.describe(), format_bytes(needed), format_bytes(available));
+}
+
+// The model's limit, the user's, or the longest sequence that positions can count.
+void set_max_model_len(const EngineOptions& options, const ModelInfo& info, EngineConfig& config) {
+  const int64_t limit = info.max_position_embeddings > 0 ? std::min(info.max_position_embeddings, kLongest) : kLongest;
+  if (options.max_model_len > limit)
+    throw make_error(ErrorCode::kInvalidArgument, "max_model_len {} is more than the model's limit of {} (max_position_embeddings)",
+                     options.max_model_len, limit);
+  config.max_model_len = options.max_model_len > 0 ? options.max_model_len : limit;
+  if (!config.cache.mamba_block_size)
+    config.cache.mamba_block_size =
+        config.cache.mamba_cache_mode == MambaCacheMode::kNone ? config.max_model_len : config.cache.block_size;
+}
+
+void load_weights(const EngineOptions& options, LoadedModel& loaded, bool describe_only) {
+  const Json json = parse_config(loaded.config_json, loaded.path);
+  const ModelFamily& family = find_family(json, loaded.path);
+  if (!describe_only) check_fits_memory(*loaded.weights);
+  ModelLoadContext context{loaded.config_json, loaded.path, *loaded.weights, *loaded.config, *loaded.pool,
+                           options.load_progress, describe_only};
+  loaded.model = family.load(context);
+  set_max_model_len(options, loaded.model->info(), *loaded.config);
+}
+
+std::vector<int32_t> end_tokens(const GenerationConfig& generation, const Json& config, int64_t vocab_size) {
+  std::vector<int64_t> ids = generation.eos_token_id;
+  if (ids.empty()) {
+    ConfigFields fields(config, "config.json");
+    fields.list_or_one("eos_token_id", &ids, at_least(-1));
+    fields.finish();
+  }
+  std::vector<int32_t> kept;
+  for (int64_t id : ids)
+    if (id >= 0 && id < vocab_size) kept.push_back(static_cast<int32_t>(id));
+  return kept;
+}
+
+std::unique_ptr<ThreadPool> make_pool(const EngineOptions& options) {
+  return std::make_unique<ThreadPool>(options.num_threads > 0 ? options.num_threads : usable_cores(), options.pin_threads);
+}
+
+LoadedModel open_folder(const EngineOptions& options, const ModelFolder& folder) {
+  LoadedModel loaded;
+  loaded.config = make_engine_config(options);
+  loaded.path = folder.config_path;
+  loaded.config_json = read_text_file(folder.config_path);
+  find_family(parse_config(loaded.config_json, loaded.path), loaded.path);  // before the weights: the better message
+  loaded.weights = open_weights(folder.weights_path);
+  loaded.pool = make_pool(options);
+  return loaded;
+}
+
+}  // namespace
+
+std::unique_ptr<EngineConfig> make_engine_config(const EngineOptions& options) {
+  check_options(options);
+  auto config = std::make_unique<EngineConfig>();
+  config->cache.block_size = options.block_size;
+  config->cache.mamba_cache_dtype = options.mamba_cache_dtype;
+  config->cache.mamba_ssm_cache_dtype = options.mamba_ssm_cache_dtype;
+  config->cache.kv_cache_dtype = options.kv_cache_dtype.value_or(DType::kFloat32);
+  config->cache.mamba_cache_mode = options.mamba_cache_mode;
+  config->cache.enable_prefix_caching = options.mamba_cache_mode != MambaCacheMode::kNone;
+  config->parallel.tensor_parallel_size = options.tensor_parallel_size;
+  config->speculative.num_speculative_tokens = options.num_speculative_tokens;
+  // Decodes take a token each, so more sequences than tokens in a step could never run together.
+  config->scheduler.max_num_batched_tokens = options.max_num_batched_tokens;
+  config->scheduler.max_num_seqs = std::min(options.max_num_seqs, options.max_num_batched_tokens);
+  config->allow_bf16_products = options.dtype == "auto";
+  return config;
+}
+
+LoadedModel load_model(const EngineOptions& options) {
+  refuse_what_cannot_run(options);
+  const ModelFolder folder = resolve_model(options.model);
+  LoadedModel loaded = open_folder(options, folder);
+  loaded.generation = read_generation_config(folder.generation_config_path);
+  if (file_exists(folder.tokenizer_path)) loaded.tokenizer = Tokenizer::load(folder.tokenizer_path);
+  loaded.chat_template = load_chat_template(folder.folder);
+  load_weights(options, loaded, false);
+  loaded.eos_token_ids = end_tokens(loaded.generation, parse_config(loaded.config_json, loaded.path), loaded.model->info().vocab_size);
+  return loaded;
+}
+
+LoadedModel load_model(const EngineOptions& options, std::string config_json, std::unique_ptr<WeightSource> weights) {
+  refuse_what_cannot_run(options);
+  LoadedModel loaded;
+  loaded.config = make_engine_config(options);
+  loaded.path = weights->describe();
+  loaded.config_json = std::move(config_json);
+  loaded.weights = std::move(weights);
+  loaded.pool = make_pool(options);
+  load_weights(options, loaded, false);
+  loaded.eos_token_ids = end_tokens({}, parse_config(loaded.config_json, loaded.path), loaded.model->info().vocab_size);
+  return loaded;
+}
+
+ModelDescription describe_model(const EngineOptions& options) {
+  LoadedModel loaded = open_folder(options, resolve_model(options.model));
+  load_weights(options, loaded, true);
+  return {std::move(loaded.weights), std::move(loaded.pool), std::move(loaded.config), std::move(loaded.model)};
+}
+
+}  // namespace coluber
