@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/scan/ssd.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/op_test.h"
+#include "kernels/state_slots_test.h"
+
+namespace coluber {
+namespace {
+
+struct Problem {
+  int64_t heads, head_dim, groups, state_size;
+  DType dtype = DType::kFloat32;
+  float dt_min = 0.0f, dt_max = std::numeric_limits<float>::infinity();
+  int64_t chunk_size = 0;
+  bool skip = true;
+};
+
+struct Inputs {
+  Problem problem;
+  int64_t width;  // of a token's x | B | C
+  std::vector<float> xbc, dt, bias, a, d;
+
+  Inputs(const Problem& p, int64_t tokens)
+      : problem(p),
+        width(p.heads * p.head_dim + 2 * p.groups * p.state_size),
+        xbc(random_floats(tokens * width, -1, 1, 1)),
+        dt(random_floats(tokens * p.heads, -5, 3, 2)),
+        bias(random_floats(p.heads, -1, 1, 3)),
+        a(random_floats(p.heads, -4, -0.01f, 4)),
+        d(random_floats(p.heads, -1, 1, 5)) {}
+
+  SsdArgs args(const StateSlots& state, const int32_t* query_start_loc, int64_t rows, std::vector<float>& y) const {
+    SsdArgs s;
+    const int64_t inner = problem.heads * problem.head_dim;
+    s.x = xbc.data();
+    s.b = xbc.data() + inner;
+    s.c = s.b + problem.groups * problem.state_size;
+    s.x_stride = s.b_stride = s.c_stride = width;
+    s.dt = dt.data();
+    s.dt_stride = problem.heads;
+    s.dt_bias = problem.skip ? bias.data() : nullptr;
+    s.dt_min = problem.dt_min;
+    s.dt_max = problem.dt_max;
+    s.a = a.data();
+    s.d = problem.skip ? d.data() : nullptr;
+    s.y = y.data();
+    s.y_stride = inner;
+    s.state = state;
+    s.query_start_loc = query_start_loc;
+    s.rows = rows;
+    s.num_heads = problem.heads;
+    s.head_dim = problem.head_dim;
+    s.num_groups = problem.groups;
+    s.state_size = problem.state_size;
+    s.chunk_size = problem.chunk_size;
+    return s;
+  }
+  int64_t inner() const { return problem.heads * problem.head_dim; }
+  int64_t state_elements() const { return inner() * problem.state_size; }
+};
+
+std::vector<OpOutput> run(const Problem& p, const SlotRows& rows, SsdFunction function, ThreadPool& pool) {
+  const Inputs inputs(p, rows.tokens());
+  StatePool states(rows.slots, inputs.state_elements(), p.dtype);
+  for (int64_t slot : rows.filled) states.fill(slot, 10 + static_cast<uint64_t>(slot));
+  std::vector<float> y(static_cast<size_t>(rows.tokens() * inputs.inner()), 77.0f);
+  Workspace workspace;
+  function(inputs.args(states.slots(rows.src.data(), rows.dst.data(), rows.has_initial_state.data()),
+                       rows.query_start_loc.data(), rows.rows(), y),
+           pool, workspace);
+  return {{"y", y}, {"state", states.all()}};
+}
+
+// A row of a few tokens rounds a 16-bit state at each of them, where the reference rounds once.
+Tolerance tolerance_of(DType dtype) {
+  Tolerance tolerance = kSsdTolerance;
+  if (dtype == DType::kBFloat16) tolerance.relative = 1.0 / 64, tolerance.of_rms = 1.0 / 64;
+  if (dtype == DType::kFloat16) tolerance.relative = 1.0 / 512, tolerance.of_rms = 1.0 / 512;
+  return tolerance;
+}
+
+TEST(Ssd, CandidatesAgreeOnEveryKindOfRow) {
+  ThreadPool pool(2);
+  for (const Problem& p : {Problem{6, 16, 2, 16}, Problem{4, 64, 1, 128}, Problem{3, 20, 3, 10}, Problem{8, 7, 1, 33},
+                           Problem{4, 40, 2, 24, DType::kBFloat16}, Problem{2, 64, 1, 64, DType::kFloat16},
+                           Problem{6, 24, 1, 32, DType::kFloat32, 0.001f, 0.1f},
+                           Problem{2, 16, 1, 16, DType::kFloat32, 0.0f, std::numeric_limits<float>::infinity(), 16},
+                           Problem{2, 16, 1, 16, DType::kFloat32, 0.0f, std::numeric_limits<float>::infinity(), 50, false}}) {
+    SCOPED_TRACE(::testing::Message() << p.heads << " heads of " << p.head_dim << ", " << p.groups << " groups, state "
+                                      << p.state_size << ", chunk " << p.chunk_size);
+    expect_candidates_agree(ssd_chunk_scan(), tolerance_of(p.dtype),
+                            [&](SsdFunction f) { return run(p, SlotRows::prefill(), f, pool); });
+    expect_candidates_agree(ssd_state_update(), tolerance_of(p.dtype),
+                            [&](SsdFunction f) { return run(p, SlotRows::decode(), f, pool); });
+  }
+}
+
+TEST(Ssd, MainPathIsVectorised) {
+  expect_vectorised(ssd_chunk_scan());
+  expect_vectorised(ssd_state_update());
+}
+
+TEST(Ssd, NullRowsGiveZerosAndTouchNoState) {
+  ThreadPool pool(1);
+  SlotRows rows;
+  rows.add_null(30, 0);
+  rows.add_null(2, -1);
+  rows.slots = 2;
+  const auto out = run({2, 16, 1, 16}, rows, ssd_chunk_scan().selected().function, pool);
+  for (float value : out[0].values) EXPECT_EQ(value, 0.0f);
+  for (float value : out[1].values) EXPECT_TRUE(std::isnan(value));
+}
+
+std::vector<float> feed(const Inputs& inputs, int64_t tokens, int64_t piece, bool update, ThreadPool& pool) {
+  const int32_t slot = 1;
+  StatePool states(2, inputs.state_elements(), DType::kFloat32);
+  std::vector<float> y(static_cast<size_t>(tokens * inputs.inner()));
+  Workspace workspace;
+  for (int64_t t = 0; t < tokens; t += piece) {
+    const uint8_t initial = t > 0;
+    const int32_t loc[2] = {0, static_cast<int32_t>(std::min(piece, tokens - t))};
+    SsdArgs args = inputs.args(states.slots(&slot, &slot, &initial), loc, 1, y);
+    args.x += t * args.x_stride;
+    args.b += t * args.b_stride;
+    args.c += t * args.c_stride;
+    args.dt += t * args.dt_stride;
+    args.y += t * args.y_stride;
+    (update ? ssd_state_update() : ssd_chunk_scan())(args, pool, workspace);
+  }
+  const std::vector<float> state = states.slot(1);
+  y.insert(y.end(), state.begin(), state.end());
+  return y;
+}
+
+TEST(Ssd, CutsOfAPromptDifferByRoundingOnly) {
+  ThreadPool pool(2);
+  const Inputs inputs({4, 32, 2, 48}, 150);
+  const std::vector<float> whole = feed(inputs, 150, 150, false, pool);
+  for (int64_t piece : {1, 3, 7, 64, 100}) {
+    expect_close(feed(inputs, 150, piece, false, pool), whole, kSsdTolerance, "pieces of " + std::to_string(piece));
+  }
+  expect_close(feed(inputs, 150, 1, true, pool), whole, kSsdTolerance, "steps of one token");
+}
+
+// exp(dt * A) of a chunk far below the smallest float, and next to 1, in one batch of heads.
+TEST(Ssd, ExtremeDecaysStayFinite) {
+  ThreadPool pool(2);
+  Inputs inputs({4, 16, 1, 16}, 200);
+  inputs.a = {-1000.0f, -16.0f, -1e-4f, -1e-7f};
+  const std::vector<float> whole = feed(inputs, 200, 200, false, pool);
+  for (float value : whole) ASSERT_TRUE(std::isfinite(value));
+  expect_close(feed(inputs, 200, 1, true, pool), whole, kSsdTolerance, "steps of one token");
+}
+
+TEST(Ssd, TimeStepLimitHoldsInBothForms) {
+  ThreadPool pool(1);
+  const Problem limited{2, 16, 1, 16, DType::kFloat32, 0.01f, 0.05f};
+  Inputs inputs(limited, 40);
+  Inputs free = inputs;
+  free.problem.dt_min = 0.0f;
+  free.problem.dt_max = std::numeric_limits<float>::infinity();
+  const std::vector<float> prefill = feed(inputs, 40, 40, false, pool);
+  expect_close(feed(inputs, 40, 1, true, pool), prefill, kSsdTolerance, "steps of one token");
+  EXPECT_NE(feed(free, 40, 40, false, pool), prefill);
+}
+
+}  // namespace
+}  // namespace coluber
