@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The five families' tiny checkpoints in tests/data, and short ways to run them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coluber/session.h"
+
+namespace coluber::families {
+
+inline const std::vector<std::string>& names() {
+  static const std::vector<std::string> kNames = {"mamba", "falcon_mamba", "mamba2", "lfm2", "minimax"};
+  return kNames;
+}
+
+inline EngineOptions options_for(const std::string& name) {
+  EngineOptions options;
+  options.model = std::string(COLUBER_SOURCE_DIR) + "/tests/data/" + name;
+  options.num_threads = 2;
+  options.seed = 1;
+  return options;
+}
+
+// Distinct, reproducible ids below 250 (every test vocabulary is larger).
+inline std::vector<int32_t> prompt_of(int64_t length, uint32_t seed = 1) {
+  std::vector<int32_t> ids;
+  uint32_t state = seed * 2654435761u + 12345u;
+  for (int64_t i = 0; i < length; ++i) {
+    state = state * 1664525u + 1013904223u;
+    ids.push_back(static_cast<int32_t>((state >> 8) % 250u));
+  }
+  return ids;
+}
+
+inline std::vector<float> logits_of(Session& session, std::span<const int32_t> ids, int64_t chunk = 0) {
+  std::vector<float> logits;
+  session.extend(ids, chunk, [&](const float* values, int64_t rows) {
+    const int64_t vocab = static_cast<int64_t>(session.last_logits().size());
+    logits.insert(logits.end(), values, values + rows * vocab);
+  });
+  return logits;
+}
+
+inline SamplingParams greedy(int64_t tokens) {
+  SamplingParams params;
+  params.temperature = 0.0f;
+  params.ignore_eos = true;
+  params.max_tokens = tokens;
+  return params;
+}
+
+inline std::vector<int32_t> ids_of(const RequestOutput& output) {
+  std::vector<int32_t> ids;
+  for (const TokenOutput& token : output.tokens) ids.push_back(token.id);
+  return ids;
+}
+
+}  // namespace coluber::families

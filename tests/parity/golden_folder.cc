@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "golden_folder.h"
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include "base/json.h"
+
+namespace coluber::golden {
+
+namespace {
+
+Folder read_folder(const std::filesystem::path& path) {
+  Folder folder;
+  folder.path = path.string();
+  folder.name = path.filename().string();
+  const JsonParseOptions python{.allow_python_constants = true};
+  const Json config = read_json_file(path / "config.json", python);
+  if (const Json* type = config.find("model_type"); type != nullptr && type->is_string()) folder.model_type = type->as_string();
+  const Json golden = read_json_file(path / "golden.json", python);
+  folder.relative_tolerance = std::max(1e-4, 3.0 * golden.at("hf_float32_vs_reference_rel").as_double());
+  folder.tolerance = folder.relative_tolerance * golden.at("logits_std").as_double();
+  for (const Json& length : golden.at("prompt_lengths").as_array()) folder.prompt_lengths.push_back(length.as_int());
+  if (const Json* prompt = golden.find("hidden_and_states_prompt"); prompt != nullptr && prompt->is_int())
+    folder.states_prompt = prompt->as_int();
+  return folder;
+}
+
+}  // namespace
+
+std::vector<Folder> find_folders() {
+  std::map<std::string, Folder> found;
+  const std::filesystem::path root(COLUBER_SOURCE_DIR);
+  for (const std::filesystem::path& place : {root / "tests" / "data", root / ".." / "shared" / "golden"}) {
+    if (!std::filesystem::is_directory(place)) continue;
+    for (const auto& entry : std::filesystem::directory_iterator(place)) {
+      const std::filesystem::path& path = entry.path();
+      if (std::filesystem::exists(path / "golden.json") && std::filesystem::exists(path / "config.json") &&
+          !found.contains(path.filename().string()))
+        found.emplace(path.filename().string(), read_folder(path));
+    }
+  }
+  std::vector<Folder> folders;
+  for (auto& [name, folder] : found) folders.push_back(std::move(folder));
+  return folders;
+}
+
+Tensors::Tensors(const std::string& folder) : file_(std::make_unique<SafetensorsFile>(folder + "/golden.safetensors")) {}
+
+bool Tensors::contains(const std::string& name) const { return file_->find(name) != nullptr; }
+
+std::vector<float> Tensors::floats(const std::string& name) const {
+  const TensorView view = file_->get(name);
+  COLUBER_CHECK(view.dtype == DType::kFloat32, "{} is not float32", name);
+  return {view.as<float>(), view.as<float>() + view.shape.count()};
+}
+
+std::vector<int32_t> Tensors::ids(const std::string& name) const {
+  const TensorView view = file_->get(name);
+  COLUBER_CHECK(view.dtype == DType::kInt64, "{} is not int64", name);
+  return {view.as<int64_t>(), view.as<int64_t>() + view.shape.count()};
+}
+
+std::vector<int64_t> Tensors::shape(const std::string& name) const {
+  const TensorView view = file_->get(name);
+  return {view.shape.begin(), view.shape.end()};
+}
+
+double max_abs_difference(const float* a, const float* b, int64_t count, int64_t* worst) {
+  double most = 0.0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double difference = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    if (difference > most || std::isnan(difference)) {
+      most = std::isnan(difference) ? INFINITY : difference;
+      if (worst != nullptr) *worst = i;
+    }
+  }
+  return most;
+}
+
+double standard_deviation(const std::vector<float>& values) {
+  double mean = 0.0;
+  for (float v : values) mean += v;
+  mean /= static_cast<double>(values.size());
+  double sum = 0.0;
+  for (float v : values) sum += (v - mean) * (v - mean);
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+}  // namespace coluber::golden

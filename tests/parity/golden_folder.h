@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Golden checkpoints: a folder with config.json, weights, golden.safetensors (prompts and expected outputs) and golden.json.
+// Found by enumeration in tests/data and, where it lies beside the repository, in ../shared/golden.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "formats/safetensors.h"
+
+namespace coluber::golden {
+
+struct Folder {
+  std::string path;
+  std::string name;
+  std::string model_type;          // empty: config.json names none
+  double tolerance = 0.0;          // of logits, absolute: max(1e-4, 3 * float32 noise) * std of the logits
+  double relative_tolerance = 0.0;  // the same relative to a tensor's standard deviation
+  std::vector<int64_t> prompt_lengths;
+  int64_t states_prompt = 17;
+};
+
+// Every folder with golden.json and config.json, by name; the main copy in tests/data wins.
+std::vector<Folder> find_folders();
+
+class Tensors {
+ public:
+  explicit Tensors(const std::string& folder);
+  bool contains(const std::string& name) const;
+  std::vector<float> floats(const std::string& name) const;
+  std::vector<int32_t> ids(const std::string& name) const;
+  std::vector<int64_t> shape(const std::string& name) const;
+
+ private:
+  std::unique_ptr<SafetensorsFile> file_;
+};
+
+double max_abs_difference(const float* a, const float* b, int64_t count, int64_t* worst = nullptr);
+double standard_deviation(const std::vector<float>& values);
+
+}  // namespace coluber::golden
