@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`coluber inspect` and `coluber bench`: figures that can be worked out from the configs, and their shape."""
+import json
+import unittest
+
+from harness import DATA, USAGE, CliTest
+
+LAYER_KEYS = {"name", "kind", "mamba_type", "backend", "state_shapes", "state_dtypes", "page_size_bytes", "prefill_checkpoint_alignment"}
+KEYS = {"architecture", "num_layers", "parameters", "weight_bytes", "state_bytes_per_sequence", "kv_bytes_per_token",
+        "prefill_checkpoint_alignment", "layers"}
+FAMILIES = sorted(path.parent.name for path in DATA.glob("*/golden.json"))
+
+
+def product(values):
+    out = 1
+    for value in values:
+        out *= value
+    return out
+
+
+class Inspect(CliTest):
+    def facts(self, *args):
+        return json.loads(self.succeeds("inspect", *args, "--json").out)
+
+    def test_built_in_model_is_what_its_card_says(self):
+        facts = self.facts()
+        self.assertLessEqual(KEYS, set(facts))
+        self.assertEqual(facts["architecture"], "mamba2")
+        self.assertEqual(facts["num_layers"], 9)
+        self.assertEqual(facts["parameters"], 7655950)
+        self.assertEqual(facts["weight_bytes"], 2 * 7655950)
+        self.assertEqual(facts["kv_bytes_per_token"], 0)
+        self.assertEqual(facts["state_bytes_per_sequence"], 9 * 4 * (10 * 64 * 128 + 896 * 3))
+        self.assertEqual(len(facts["layers"]), 9)
+        layer = facts["layers"][0]
+        self.assertLessEqual(LAYER_KEYS, set(layer))
+        self.assertEqual((layer["kind"], layer["mamba_type"], layer["backend"]), ("mamba2", "MAMBA2", "mamba2"))
+        self.assertEqual(product(layer["state_shapes"][0]), 896 * 3)
+        self.assertEqual(layer["state_shapes"][1], [10, 64, 128])
+        self.assertEqual(facts["prefill_checkpoint_alignment"], 1)
+
+    def test_pages_and_sums_agree_in_every_family(self):
+        sizes = {"float32": 4, "bfloat16": 2, "float16": 2}
+        self.assertGreaterEqual(len(FAMILIES), 5)
+        for family in FAMILIES:
+            with self.subTest(family=family):
+                facts = self.facts(DATA / family)
+                config = json.loads((DATA / family / "config.json").read_text())
+                self.assertEqual(facts["architecture"], config["model_type"])
+                self.assertEqual(facts["num_layers"], config["num_hidden_layers"])
+                self.assertEqual(len(facts["layers"]), facts["num_layers"])
+                state = 0
+                for layer in facts["layers"]:
+                    self.assertLessEqual(LAYER_KEYS, set(layer))
+                    content = sum(product(shape) * sizes[dtype] for shape, dtype in zip(layer["state_shapes"], layer["state_dtypes"]))
+                    self.assertEqual(layer["page_size_bytes"], content, layer["name"])
+                    state += content if layer["mamba_type"] else 0
+                self.assertEqual(facts["state_bytes_per_sequence"], state)
+                attention = any(layer["kind"] == "full_attention" for layer in facts["layers"])
+                self.assertEqual(facts["kv_bytes_per_token"] > 0, attention)
+
+    def test_settings_change_the_figures(self):
+        plain = self.facts()
+        split = self.facts("--tensor-parallel-size", "2")
+        self.assertLess(split["state_bytes_per_sequence"], plain["state_bytes_per_sequence"])
+        self.assertGreaterEqual(2 * split["state_bytes_per_sequence"], plain["state_bytes_per_sequence"])
+        self.assertEqual(split["layers"][0]["state_shapes"][1], [5, 64, 128])
+        drafts = self.facts("--num-speculative-tokens", "3")
+        self.assertEqual(drafts["state_bytes_per_sequence"] % plain["layers"][0]["page_size_bytes"], 0)
+        self.assertGreater(drafts["state_bytes_per_sequence"], plain["state_bytes_per_sequence"])
+        align = self.facts("--mamba-cache-mode", "align")
+        self.assertGreater(align["state_bytes_per_sequence"], plain["state_bytes_per_sequence"])
+        half = self.facts("--mamba-ssm-cache-dtype", "bfloat16")
+        self.assertEqual(half["layers"][0]["state_dtypes"][1], "bfloat16")
+        self.assertLess(half["state_bytes_per_sequence"], plain["state_bytes_per_sequence"])
+
+    def test_picture_has_strip_legend_memory_and_table(self):
+        out = self.succeeds("inspect", DATA / "lfm2").out
+        for words in ["lfm2", "Layers", "short_conv", "full_attention", "Weights", "State, a sequence", "Attention, a token",
+                      "Memory against context", "page bytes", "model.layers.0"]:
+            self.assertIn(words, out)
+
+    def test_impossible_settings_are_refused(self):
+        self.fails(USAGE, "inspect", "--tensor-parallel-size", "0", says="--tensor-parallel-size")
+        self.fails(USAGE, "inspect", "--mamba-cache-mode", "some", says=["--mamba-cache-mode", "align"])
+        self.fails(None, "inspect", self.folder / "nothing", says="nothing")
+
+
+class Bench(CliTest):
+    def test_json_has_every_figure_and_each_is_positive(self):
+        for batch in ("1", "3"):
+            result = json.loads(self.succeeds("bench", "--prompt", "24", "--gen", "8", "--reps", "2", "--batch", batch, "--json").out)
+            for key in ("prompt_tps", "decode_tps", "load_s", "peak_rss_mb", "read_gbps", "fma_gflops", "decode_roofline", "prefill_roofline"):
+                self.assertGreater(result[key], 0, key)
+            for key in ("prompt_tps", "decode_tps"):
+                low, high = result[key + "_range"]
+                self.assertLessEqual(low, result[key])
+                self.assertLessEqual(result[key], high)
+            self.assertLess(result["prefill_roofline"], 1.2)
+
+    def test_report_for_a_person_names_the_figures(self):
+        out = self.succeeds("bench", "--prompt", "16", "--gen", "4", "--reps", "1").out
+        for words in ("GB/s", "GFLOP/s", "tokens/s", "peak memory"):
+            self.assertIn(words, out)
+
+    def test_unknown_shape_lists_the_known_ones(self):
+        self.fails(USAGE, "bench", "--synthetic", "mamba9", says=["mamba9", "mamba2-370m", "mamba-130m"])
+        self.fails(USAGE, "bench", "some/model", "--synthetic", "mamba-130m", says=["--synthetic", "some/model"])
+        self.fails(USAGE, "bench", "--reps", "0", says="--reps")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`coluber tokenize`, `detokenize` and `template`: lines of JSON in, lines of JSON out."""
+import json
+import unittest
+
+from harness import BUILTIN, DATA, USAGE, CliTest, coluber
+
+TOKENIZERS = DATA / "tokenizers"
+
+
+def lines(objects):
+    return "".join(json.dumps(one) + "\n" for one in objects)
+
+
+class Tokenizers(CliTest):
+    def jsonl(self, command, model, objects):
+        out = self.succeeds(command, model, "--jsonl", stdin=lines(objects)).out
+        self.assertEqual(out.count("\n"), len(objects))
+        return [json.loads(line) for line in out.splitlines()]
+
+    def test_every_case_of_every_tokenizer_goes_there_and_back(self):
+        names = sorted(path.parent.name for path in TOKENIZERS.glob("*/cases.json"))
+        self.assertGreaterEqual(len(names), 6)
+        for name in names:
+            with self.subTest(tokenizer=name):
+                folder = TOKENIZERS / name
+                cases = json.loads((folder / "cases.json").read_text())["cases"]
+                plain = self.jsonl("tokenize", folder, [{"text": c["text"], "add_special_tokens": False} for c in cases])
+                self.assertEqual([r["ids"] for r in plain], [c["ids"] for c in cases])
+                special = self.jsonl("tokenize", folder / "tokenizer.json", [{"text": c["text"]} for c in cases])
+                self.assertEqual([r["ids"] for r in special], [c["ids_with_special"] for c in cases])
+                text = self.jsonl("detokenize", folder, [{"ids": c["ids"], "skip_special_tokens": False} for c in cases])
+                self.assertEqual([r["text"] for r in text], [c["decoded"] for c in cases])
+                skipped = self.jsonl("detokenize", folder, [{"ids": c["ids_with_special"]} for c in cases])
+                self.assertEqual([r["text"] for r in skipped], [c["decoded_skip_special"] for c in cases])
+
+    def test_a_broken_line_is_named_by_its_number(self):
+        for command, bad in [("tokenize", '{"text": 5}'), ("tokenize", "{"), ("detokenize", '{"ids": "x"}'), ("detokenize", "[]")]:
+            with self.subTest(command=command, bad=bad):
+                good = {"text": "a"} if command == "tokenize" else {"ids": [5]}
+                result = coluber(command, BUILTIN, "--jsonl", stdin=lines([good]) + bad + "\n")
+                self.assertNotEqual(result.code, 0)
+                self.assertIn("line 2", result.err)
+
+    def test_model_without_tokenizer_is_refused(self):
+        self.fails(None, "tokenize", DATA / "mamba2", stdin="hi", says="tokenizer")
+
+
+class Templates(CliTest):
+    def test_every_case_renders_or_fails_as_expected(self):
+        data = json.loads((TOKENIZERS / "chat.json").read_text())
+        conversations = {conversation["name"]: conversation for conversation in data["conversations"]}
+        requests = []
+        for case in data["cases"]:
+            conversation = conversations[case["conversation"]]
+            request = {"messages": conversation["messages"], "template": data["templates"][case["template"]], "now": data["now"],
+                       "bos_token": data["bos_token"], "eos_token": data["eos_token"], "add_generation_prompt": case["add_generation_prompt"]}
+            request.update({key: conversation[key] for key in ("tools", "kwargs") if conversation.get(key) is not None})
+            requests.append(request)
+        out = self.succeeds("template", BUILTIN, "--jsonl", stdin=lines(requests)).out.splitlines()
+        self.assertEqual(len(out), len(requests))
+        for case, line in zip(data["cases"], out):
+            result = json.loads(line)
+            if "text" in case:
+                self.assertEqual(result.get("text"), case["text"], (case["template"], case["conversation"]))
+            else:
+                self.assertIn("error", result, (case["template"], case["conversation"]))
+
+    def test_the_models_own_template_is_the_default(self):
+        out = self.succeeds("template", "--jsonl", stdin=lines([{"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": True}])).out
+        self.assertEqual(json.loads(out)["text"], "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
+
+
+class Usage(CliTest):
+    def test_unknown_options_are_refused(self):
+        for command in ("tokenize", "detokenize", "template"):
+            self.fails(USAGE, command, "--nonsense", says="--nonsense")
+
+
+if __name__ == "__main__":
+    unittest.main()
