@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The matrix products of a chunk of q tokens for a recurrence S <- decay * S + k v^T, y = q^T S, on packed scratch (SSD calls
-// q, k, v by the names C, B, x). A query is a row of `c` [q, n], a key a column of `bt` [n, qp], values are rows of `x`
-// [q, np], the state is `s` [n, np]; np and qp are padded to whole vectors with zeros. Register tiles of kTileRows x kTileCols
-// vectors; rows are broadcast, columns are lanes.
+// The matrix products of a chunk of q tokens for a recurrence S <- decay * S + k v^T, y = q^T S, on packed scratch (SSD
+// calls q, k, v by the names C, B, x). A query is a row of `c` [q, n], a key a column of `bt` [n, qp], values are rows
+// of `x` [q, np], the state is `s` [n, np]; np and qp are padded to whole vectors with zeros. Register tiles of
+// kTileRows x kTileCols vectors; rows are broadcast, columns are lanes.
 
 inline constexpr int kTileRows = kRegisters == 32 ? 8 : 4;
 inline constexpr int kTileCols = 2;
@@ -126,7 +126,8 @@ inline void chunk_product(const ChunkTile& t, int64_t rows, int64_t columns) {
   if (col < columns) chunk_column<Kind, 1>(t, rows, col);
 }
 
-// weights[i, j] = scores[i, j] * 2^(log2_decay[i] - log2_decay[j]) * scale[j] for j <= i, + diagonal for j = i; only differences
+// weights[i, j] = scores[i, j] * 2^(log2_decay[i] - log2_decay[j]) * scale[j] for j <= i, + diagonal for j = i; only
+// differences
 // <= 0 are ever raised. `log2_decay` and `scale` are [qp].
 inline void chunk_weights(const ChunkTile& t, const float* log2_decay, const float* scale, float diagonal) {
   alignas(64) static const float kIota[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

@@ -28,7 +28,7 @@
 #if defined(__x86_64__)
 
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
+#pragma GCC target("avx2,fma,f16c,prfchw")
 #define COLUBER_ISA_AVX512 0
 #define COLUBER_ISA_BF16 0
 namespace coluber::avx2 {
@@ -41,7 +41,7 @@ namespace coluber::avx2 {
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")
+#pragma GCC target("avx2,fma,f16c,prfchw,avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")
 #define COLUBER_ISA_AVX512 1
 #define COLUBER_ISA_BF16 0
 namespace coluber::avx512 {
@@ -53,7 +53,7 @@ namespace coluber::avx512 {
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vnni,prefer-vector-width=512")
+#pragma GCC target("avx2,fma,f16c,prfchw,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vnni,prefer-vector-width=512")
 #define COLUBER_ISA_BF16 1
 namespace coluber::avx512_bf16 {
 #include "kernels/simd/vec_avx512.inl"

@@ -50,6 +50,9 @@ COLUBER_INLINE Vec second_of_pairs(VecPairs a) {
   return {_mm256_castsi256_ps(_mm256_and_si256(a.v, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
 }
 COLUBER_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+COLUBER_INLINE void prefetch_l2(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+// For a line that will be written.
+COLUBER_INLINE void prefetch_write(void* p) { __builtin_prefetch(p, 1); }
 COLUBER_INLINE void store_f16(uint16_t* p, Vec a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }

@@ -56,8 +56,8 @@ COLUBER_INLINE Vec exp2_decay(Vec x) {
   return scale_by_low_bits(p, m);
 }
 
-// Decayed states run into subnormal numbers, each of which costs this kind of processor over 100 cycles: they count as zero
-// while this lives, on this thread.
+// Decayed states run into subnormal numbers, each of which costs this kind of processor over 100 cycles: they count as
+// zero while this lives, on this thread.
 struct SubnormalsAreZero {
   SubnormalsAreZero() : saved(_mm_getcsr()) { _mm_setcsr(saved | 0x8040u); }
   ~SubnormalsAreZero() { _mm_setcsr(saved); }
