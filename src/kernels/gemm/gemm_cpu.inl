@@ -56,29 +56,46 @@ struct Tile {
     }
   }
 
-  COLUBER_INLINE void add(const typename W::A* a, int64_t lda, int64_t k, int v, Vec w) {
+  COLUBER_INLINE void add(const float* a, int64_t lda, int64_t k, int v, Vec w) {
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) sum[r][v] = fma(set1(a[r * lda + k]), w, sum[r][v]);
+  }
+
+  static COLUBER_INLINE auto load_weights(const typename W::Element* at) {
+    if constexpr (std::is_same_v<W, WeightF32>) {
+      return load(at);
+    } else if constexpr (std::is_same_v<W, WeightF16>) {
+      return load_f16(at);
+    } else {
+      return load_bf16_pairs(at);
+    }
   }
 
   // One step: every vector of outputs, one k (a pair for bfloat16).
   template <bool kSecond>
   COLUBER_INLINE void step(const typename W::A* a, int64_t lda, int64_t k, const typename W::Element* w) {
+    if constexpr (std::is_same_v<W, WeightBf16>) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const typename W::Element* at = w + v * kLanes * W::kElements;
-      if constexpr (std::is_same_v<W, WeightF32>) {
-        add(a, lda, k, v, load(at));
-      } else if constexpr (std::is_same_v<W, WeightF16>) {
-        add(a, lda, k, v, load_f16(at));
-      } else if constexpr (std::is_same_v<W, WeightBf16>) {
-        const VecPairs pairs = load_bf16_pairs(at);
+      for (int v = 0; v < kVectors; ++v) {
+        const VecPairs pairs = load_weights(w + v * kLanes * 2);
         add(a, lda, k, v, first_of_pairs(pairs));
         if constexpr (kSecond) add(a, lda, k + 1, v, second_of_pairs(pairs));
-      } else {
-        const VecPairs pairs = load_bf16_pairs(at);
+      }
+    } else {
+      // In this order one register holds an element of A at a time; the other order keeps all rows' and spills on AVX2.
+      decltype(load_weights(w)) weights[kVectors];
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) sum[r][v] = dot_bf16(sum[r][v], set1_bf16_pair(a[r * lda + k]), pairs);
+      for (int v = 0; v < kVectors; ++v) weights[v] = load_weights(w + v * kLanes * W::kElements);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+          if constexpr (std::is_same_v<W, WeightBf16Dot>) {
+            sum[r][v] = dot_bf16(sum[r][v], set1_bf16_pair(a[r * lda + k]), weights[v]);
+          } else {
+            sum[r][v] = fma(set1(a[r * lda + k]), weights[v], sum[r][v]);
+          }
+        }
       }
     }
   }
