@@ -6,7 +6,8 @@
 //
 // The source has no include guard and includes nothing that is not already included: it is wrapped in namespace
 // coluber::avx2, ::avx512 and ::avx512_bf16, under the target options of the tier, after that tier's vector type (vec.inl).
-// Include every header that the source needs above these two lines.
+// Include every header that the source needs above these two lines. Constructors that the compiler writes by itself do not get
+// the tier's target options: a struct that starts with vectors needs one of its own.
 
 // GCC 12's own AVX-512 intrinsics pass "undefined" registers on purpose and then warn about them where they are inlined.
 #pragma GCC diagnostic push
