@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the recurrent kernels find the states of their rows: a state lies at base + slot * slot_stride_bytes, in float32, bfloat16
-// or float16. A row may read one slot and write another. It owns nothing and is read by all threads of a kernel. The rule for
-// rows without a slot is here and nowhere else: such a row touches no state and its output is zero. A row without an
-// initial state reads zeros and never loads the slot, which may hold a former request's values or NaN.
+// Where the recurrent kernels find the states of their rows: a state lies at base + slot * slot_stride_bytes, in
+// float32, bfloat16 or float16. A row may read one slot and write another. It owns nothing and is read by all threads
+// of a kernel. The rule for rows without a slot is here and nowhere else: such a row touches no state and its output is
+// zero. A row without an initial state reads zeros and never loads the slot, which may hold a former request's values
+// or NaN.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,8 @@ struct StateSlots {
   void* base = nullptr;
   DType dtype = DType::kFloat32;  // kFloat32, kBFloat16 or kFloat16 (stores saturate at +-65504)
   int64_t slot_stride_bytes = 0;
-  const int32_t* src = nullptr;                // [R], `index_stride` apart
-  const int32_t* dst = nullptr;                // [R]; two rows never share one
+  const int32_t* src = nullptr;  // [R], `index_stride` apart
+  const int32_t* dst = nullptr;  // [R]; two rows never share one
   int64_t index_stride = 1;
   const uint8_t* has_initial_state = nullptr;  // [R]; null: every row has one
 

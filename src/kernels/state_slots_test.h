@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A pool of states for tests of the recurrent kernels: every slot is NaN until a test fills it, so a kernel that reads a slot
-// which is not its row's shows in the outputs.
+// A pool of states for tests of the recurrent kernels: every slot is NaN until a test fills it, so a kernel that reads
+// a slot which is not its row's shows in the outputs.
 #pragma once
 
 #include <cstddef>
@@ -30,9 +30,7 @@ class StatePool {
     for (int64_t i = 0; i < elements_; ++i) set(slot, i, uniform(generator));
   }
   void set(int64_t slot, int64_t i, float value) { store_state_element(at(slot), dtype_, i, value); }
-  float get(int64_t slot, int64_t i) const {
-    return load_state_element(bytes_.data() + slot * stride_, dtype_, i);
-  }
+  float get(int64_t slot, int64_t i) const { return load_state_element(bytes_.data() + slot * stride_, dtype_, i); }
   std::vector<float> slot(int64_t slot) const {
     std::vector<float> values;
     for (int64_t i = 0; i < elements_; ++i) values.push_back(get(slot, i));
@@ -57,7 +55,8 @@ class StatePool {
   std::vector<std::byte> bytes_;
 };
 
-// Rows that meet every rule of state_slots.h: in place, moved, fresh over NaN, null by 0 and by -1, empty, and each length.
+// Rows that meet every rule of state_slots.h: in place, moved, fresh over NaN, null by 0 and by -1, empty, and each
+// length.
 struct SlotRows {
   std::vector<int32_t> query_start_loc{0};
   std::vector<int32_t> src, dst;

@@ -9,21 +9,22 @@
 namespace coluber {
 
 const Operation<CausalConv1dFunction>& causal_conv1d() {
-  static const Operation<CausalConv1dFunction> operation("causal_conv1d", {
-                                                                              {"avx512", Isa::kAvx512, avx512::causal_conv1d},
-                                                                              {"avx2", Isa::kAvx2, avx2::causal_conv1d},
-                                                                              {"ref", Isa::kRef, ref::causal_conv1d},
-                                                                          });
+  static const Operation<CausalConv1dFunction> operation("causal_conv1d",
+                                                         {
+                                                             {"avx512", Isa::kAvx512, avx512::causal_conv1d},
+                                                             {"avx2", Isa::kAvx2, avx2::causal_conv1d},
+                                                             {"ref", Isa::kRef, ref::causal_conv1d},
+                                                         });
   return operation;
 }
 
 const Operation<CausalConv1dFunction>& causal_conv1d_update() {
-  static const Operation<CausalConv1dFunction> operation(
-      "causal_conv1d_update", {
-                                  {"avx512", Isa::kAvx512, avx512::causal_conv1d_update},
-                                  {"avx2", Isa::kAvx2, avx2::causal_conv1d_update},
-                                  {"ref", Isa::kRef, ref::causal_conv1d_update},
-                              });
+  static const Operation<CausalConv1dFunction> operation("causal_conv1d_update",
+                                                         {
+                                                             {"avx512", Isa::kAvx512, avx512::causal_conv1d_update},
+                                                             {"avx2", Isa::kAvx2, avx2::causal_conv1d_update},
+                                                             {"ref", Isa::kRef, ref::causal_conv1d_update},
+                                                         });
   return operation;
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Causal depthwise convolution over packed sequences, and its step of one token a row. Used by Mamba, Mamba-2 (over x|B|C), the
-// delta rules (over q|k|v) and LFM2's short convolution (no activation).
+// Causal depthwise convolution over packed sequences, and its step of one token a row. Used by Mamba, Mamba-2 (over
+// x|B|C), the delta rules (over q|k|v) and LFM2's short convolution (no activation).
 //
-//   y[t, c] = act(bias[c] + sum_{j < W} weight[j, c] * x[t - W + 1 + j, c])      x before the row's first token: the state
-//   state   = the last W-1 raw inputs, oldest first, [W-1, C]
+//   y[t, c] = act(bias[c] + sum_{j < W} weight[j, c] * x[t - W + 1 + j, c])      x before the row's first token: the
+//   state state   = the last W-1 raw inputs, oldest first, [W-1, C]
 //
-// Source: mamba_ssm's causal_conv1d_fn and causal_conv1d_update, with a window of W-1 instead of W values. Sums run over j in
-// ascending order in float32, so that a prefill, its pieces and single steps agree bit for bit where the state keeps the
-// inputs exactly. Arguments are borrowed for the call; rows must not share a dst slot.
+// Source: mamba_ssm's causal_conv1d_fn and causal_conv1d_update, with a window of W-1 instead of W values. Sums run
+// over j in ascending order in float32, so that a prefill, its pieces and single steps agree bit for bit where the
+// state keeps the inputs exactly. Arguments are borrowed for the call; rows must not share a dst slot.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ inline constexpr int64_t kMaxConvWidth = 16;
 inline constexpr Tolerance kCausalConv1dTolerance{1e-6, 2e-6, 1e-6};
 
 struct CausalConv1dArgs {
-  const float* x = nullptr;  // [T, C]
-  int64_t x_stride = 0;      // elements between tokens
+  const float* x = nullptr;       // [T, C]
+  int64_t x_stride = 0;           // elements between tokens
   const float* weight = nullptr;  // [W, C]: transposed once at load, so that lanes are channels
   const float* bias = nullptr;    // [C] or null
   bool silu = false;

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes are channels. One task is one row and kConvBlock channels, over all its tokens: the window is read before anything is
-// written, so a row may read and write the same slot.
+// Lanes are channels. One task is one row and kConvBlock channels, over all its tokens: the window is read before
+// anything is written, so a row may read and write the same slot.
 #include "kernels/simd/vec_recurrent.inl"
 
 inline constexpr int64_t kConvBlock = 128;
 
+// Tokens lie too far apart for the processor to foresee them.
+inline constexpr int64_t kConvAhead = 4;
+
 // Channels of one token; `taps[j]` points at the inputs of tap j.
 template <int kWidth>
-COLUBER_INLINE void conv_token(const CausalConv1dArgs& args, const float* const* taps, int64_t c0, int64_t n, float* y) {
+COLUBER_INLINE void conv_token(const CausalConv1dArgs& args, const float* const* taps, int64_t c0, int64_t n,
+                               float* y) {
   const int64_t width = kWidth > 0 ? kWidth : args.width;
   for (int64_t c = 0; c < n; c += kLanes) {
     const int lanes = static_cast<int>(std::min<int64_t>(kLanes, n - c));
@@ -15,13 +19,16 @@ COLUBER_INLINE void conv_token(const CausalConv1dArgs& args, const float* const*
     const float* bias = args.bias != nullptr ? args.bias + c0 + c : nullptr;
     Vec sum;
     if (lanes == kLanes) {
+      prefetch(taps[width - 1] + kConvAhead * args.x_stride + c);
+      prefetch_write(y + kConvAhead * args.y_stride + c);
       sum = bias != nullptr ? load(bias) : zero();
       for (int64_t j = 0; j < width; ++j) sum = fma(load(w + j * args.channels), load(taps[j] + c), sum);
       if (args.silu) sum = siluv(sum);
       store(y + c, sum);
     } else {
       sum = bias != nullptr ? load_n(bias, lanes) : zero();
-      for (int64_t j = 0; j < width; ++j) sum = fma(load_n(w + j * args.channels, lanes), load_n(taps[j] + c, lanes), sum);
+      for (int64_t j = 0; j < width; ++j)
+        sum = fma(load_n(w + j * args.channels, lanes), load_n(taps[j] + c, lanes), sum);
       if (args.silu) sum = siluv(sum);
       store_n(y + c, sum, lanes);
     }
@@ -45,7 +52,8 @@ inline void conv_load_window(const CausalConv1dArgs& args, int64_t row, int64_t 
 }
 
 template <typename S>
-inline void conv_store_state(const CausalConv1dArgs& args, int64_t row, int64_t c0, int64_t n, int64_t s, const float* in) {
+inline void conv_store_state(const CausalConv1dArgs& args, int64_t row, int64_t c0, int64_t n, int64_t s,
+                             const float* in) {
   S* out = static_cast<S*>(args.state.target(row)) + s * args.channels + c0;
   int64_t c = 0;
   for (; c + kLanes <= n; c += kLanes) store_state(out + c, load(in + c));
@@ -77,7 +85,8 @@ inline void conv_row(const CausalConv1dArgs& args, int64_t row, int64_t begin, i
 }
 
 template <typename S>
-inline void conv_row_by_width(const CausalConv1dArgs& args, int64_t row, int64_t begin, int64_t count, int64_t c0, int64_t n) {
+inline void conv_row_by_width(const CausalConv1dArgs& args, int64_t row, int64_t begin, int64_t count, int64_t c0,
+                              int64_t n) {
   switch (args.width) {
     case 3:
       return conv_row<S, 3>(args, row, begin, count, c0, n);

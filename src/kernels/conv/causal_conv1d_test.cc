@@ -27,7 +27,8 @@ struct Inputs {
         weight(random_floats(p.channels * p.width, -1, 1, 2)),
         bias(random_floats(p.channels, -1, 1, 3)) {}
 
-  CausalConv1dArgs args(const StateSlots& state, const int32_t* query_start_loc, int64_t rows, std::vector<float>& y) const {
+  CausalConv1dArgs args(const StateSlots& state, const int32_t* query_start_loc, int64_t rows,
+                        std::vector<float>& y) const {
     CausalConv1dArgs a;
     a.x = x.data();
     a.x_stride = x_stride;
@@ -46,8 +47,9 @@ struct Inputs {
 };
 
 const Problem kProblems[] = {
-    {48, 4, true, true, DType::kFloat32},   {160, 4, true, false, DType::kBFloat16}, {300, 3, false, true, DType::kFloat16},
-    {21, 2, true, true, DType::kFloat32},   {7, 8, false, false, DType::kFloat32},   {129, 5, true, true, DType::kBFloat16},
+    {48, 4, true, true, DType::kFloat32},   {160, 4, true, false, DType::kBFloat16},
+    {300, 3, false, true, DType::kFloat16}, {21, 2, true, true, DType::kFloat32},
+    {7, 8, false, false, DType::kFloat32},  {129, 5, true, true, DType::kBFloat16},
     {1, 16, true, false, DType::kFloat32},
 };
 
@@ -150,8 +152,8 @@ TEST(CausalConv1d, UpdateRunsInPlace) {
   StatePool states(rows.slots, 3 * p.channels, p.dtype);
   for (int64_t slot : rows.filled) states.fill(slot, 10 + static_cast<uint64_t>(slot));
   std::vector<float> unused;
-  CausalConv1dArgs args = inputs.args(
-      states.slots(rows.src.data(), rows.dst.data(), rows.has_initial_state.data()), nullptr, rows.rows(), unused);
+  CausalConv1dArgs args = inputs.args(states.slots(rows.src.data(), rows.dst.data(), rows.has_initial_state.data()),
+                                      nullptr, rows.rows(), unused);
   args.y = inputs.x.data();
   args.y_stride = args.x_stride;
   causal_conv1d_update()(args, pool);

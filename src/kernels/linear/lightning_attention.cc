@@ -9,12 +9,12 @@
 namespace coluber {
 
 const Operation<LightningAttentionFunction>& lightning_attention() {
-  static const Operation<LightningAttentionFunction> operation("lightning_attention",
-                                                               {
-                                                                   {"avx512", Isa::kAvx512, avx512::lightning_attention},
-                                                                   {"avx2", Isa::kAvx2, avx2::lightning_attention},
-                                                                   {"ref", Isa::kRef, ref::lightning_attention},
-                                                               });
+  static const Operation<LightningAttentionFunction> operation(
+      "lightning_attention", {
+                                 {"avx512", Isa::kAvx512, avx512::lightning_attention},
+                                 {"avx2", Isa::kAvx2, avx2::lightning_attention},
+                                 {"ref", Isa::kRef, ref::lightning_attention},
+                             });
   return operation;
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lightning attention (linear attention with a constant decay per head) over packed sequences in chunks, and its step of one
-// token a row.
+// Lightning attention (linear attention with a constant decay per head) over packed sequences in chunks, and its step
+// of one token a row.
 //
 //   S[h]    = exp(-slope[h]) * S[h] + k[t, h] v[t, h]^T       S is [D, D], key by value
 //   o[t, h] = q[t, h]^T S[h]                                  the current token included
 //
-// Source: MiniMax-01 (arXiv 2501.08313), Lightning Attention-2 (arXiv 2401.04658). Decays are only ever raised to relative, never
-// positive exponents. No scale on q. Chunks start at the row's first token, so only rounding depends on how a prompt was cut.
-// Arguments are borrowed for the call; rows must not share a dst slot.
+// Source: MiniMax-01 (arXiv 2501.08313), Lightning Attention-2 (arXiv 2401.04658). Decays are only ever raised to
+// relative, never positive exponents. No scale on q. Chunks start at the row's first token, so only rounding depends on
+// how a prompt was cut. Arguments are borrowed for the call; rows must not share a dst slot.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct LightningAttentionArgs {
   const float* q = nullptr;  // [T, H, D]
   const float* k = nullptr;
   const float* v = nullptr;
-  int64_t token_stride = 0;  // elements between tokens of q, k and v
-  int64_t head_stride = 0;   // elements between heads of q, k and v
+  int64_t token_stride = 0;       // elements between tokens of q, k and v
+  int64_t head_stride = 0;        // elements between heads of q, k and v
   const float* slopes = nullptr;  // [H] >= 0
   float* o = nullptr;             // [T, H, D], heads D apart; may not overlap q, k and v
   int64_t o_stride = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes are value columns, which lie contiguous in the state [K, V]: no sum runs across lanes. Prefill: the chunk products, one
-// task a row and head. Step: one sweep over the state in place.
+// Lanes are value columns, which lie contiguous in the state [K, V]: no sum runs across lanes. Prefill: the chunk
+// products, one task a row and head. Step: one sweep over the state in place.
 #include "kernels/simd/vec_recurrent.inl"
 #include "kernels/simd/chunk_products.inl"
 
@@ -10,8 +10,8 @@ inline constexpr int64_t kLightningMinChunked = 4;
 
 // Columns [v, v + kCols vectors) of one token of one head; the last vector has `lanes` lanes.
 template <int kCols, typename In, typename Out>
-COLUBER_INLINE void lightning_step_columns(const float* q, const float* k, const float* value, float decay, int64_t dim, int lanes,
-                                           const In* in, int64_t in_stride, Out* out, float* o) {
+COLUBER_INLINE void lightning_step_columns(const float* q, const float* k, const float* value, float decay, int64_t dim,
+                                           int lanes, const In* in, int64_t in_stride, Out* out, float* o) {
   const Vec scale = set1(decay);
   Vec v[kCols], sum[kCols];
 #pragma GCC unroll 4
@@ -66,7 +66,8 @@ inline void lightning_step_head(const LightningAttentionArgs& args, int64_t toke
 
 // `first` reads the row's source, later tokens what the one before wrote.
 template <typename S>
-inline void lightning_step_token(const LightningAttentionArgs& args, int64_t row, int64_t token, int64_t head, bool first) {
+inline void lightning_step_token(const LightningAttentionArgs& args, int64_t row, int64_t token, int64_t head,
+                                 bool first) {
   alignas(64) static const float kZeros[4 * kLanes] = {};
   const int64_t place = head * args.head_dim * args.head_dim;
   S* target = static_cast<S*>(args.state.target(row)) + place;
@@ -92,13 +93,14 @@ COLUBER_INLINE void lightning_by_state_type(DType dtype, Work&& work) {
 
 inline void lightning_zero(const LightningAttentionArgs& args, int64_t begin, int64_t end, int64_t head) {
   for (int64_t t = begin; t < end; ++t) {
-    std::memset(args.o + t * args.o_stride + head * args.head_dim, 0, static_cast<size_t>(args.head_dim) * sizeof(float));
+    std::memset(args.o + t * args.o_stride + head * args.head_dim, 0,
+                static_cast<size_t>(args.head_dim) * sizeof(float));
   }
 }
 
 struct LightningScratch {
   ChunkTile tile;
-  float *c, *bt, *ones, *log2_decay, *row_scale, *factors;
+  float *b, *bt, *ct, *ones, *log2_decay, *row_scale, *factors;
 };
 
 inline int64_t lightning_chunk(const LightningAttentionArgs& args) {
@@ -107,7 +109,8 @@ inline int64_t lightning_chunk(const LightningAttentionArgs& args) {
 
 inline int64_t lightning_scratch_floats(const LightningAttentionArgs& args) {
   const int64_t chunk = lightning_chunk(args), qp = round_up_lanes(chunk), np = round_up_lanes(args.head_dim);
-  return chunk * args.head_dim + args.head_dim * qp + 2 * chunk * qp + 2 * chunk * np + args.head_dim * np + 4 * qp + 256;
+  return chunk * args.head_dim + 2 * args.head_dim * qp + 2 * chunk * qp + 2 * chunk * np + args.head_dim * np +
+         4 * qp + 256;
 }
 
 inline LightningScratch lightning_scratch(const LightningAttentionArgs& args, float* memory) {
@@ -121,14 +124,16 @@ inline LightningScratch lightning_scratch(const LightningAttentionArgs& args, fl
   s.tile.n = s.tile.p = dim;
   s.tile.qp = round_up_lanes(chunk);
   s.tile.np = round_up_lanes(dim);
-  s.c = take(chunk * dim);
+  s.b = take(chunk * dim);
   s.bt = take(dim * s.tile.qp);
+  s.ct = take(dim * s.tile.qp);
   s.ones = take(s.tile.qp);
   s.log2_decay = take(s.tile.qp);
   s.row_scale = take(s.tile.qp);
   s.factors = take(s.tile.qp);
-  s.tile.c = s.c;
+  s.tile.b = s.b;
   s.tile.bt = s.bt;
+  s.tile.ct = s.ct;
   s.tile.row_scale = s.row_scale;
   s.tile.scores = take(chunk * s.tile.qp);
   s.tile.weights = take(chunk * s.tile.qp);
@@ -155,13 +160,19 @@ inline void lightning_chunk_tokens(const LightningAttentionArgs& args, Lightning
   s.tile.q = q;
   s.tile.y = args.o + token * args.o_stride + head * args.head_dim;
   s.tile.total = s.row_scale[q - 1];
-  for (int64_t i = 0; i < q; ++i) {
-    std::memcpy(s.c + i * s.tile.n, args.q + place + i * args.token_stride, static_cast<size_t>(s.tile.n) * sizeof(float));
-  }
+  chunk_pack_rows(args.k + place, args.token_stride, q, s.tile.n, s.b, s.tile.n);
+  chunk_pack_transposed(args.q + place, args.token_stride, q, s.tile.n, s.ct, s.tile.qp);
   chunk_pack_transposed(args.k + place, args.token_stride, q, s.tile.n, s.bt, s.tile.qp);
   chunk_pack_rows(args.v + place, args.token_stride, q, s.tile.p, s.tile.x, s.tile.np);
   chunk_product<ScoresTile>(s.tile, q, round_up_lanes(q));
-  chunk_weights(s.tile, s.log2_decay, s.ones, 0.0f);
+  chunk_weights(s.tile, s.log2_decay, s.ones, 0.0f, [&](int64_t i) {
+    // The tokens of the next chunk lie too far apart for the processor to foresee them.
+    const int64_t next = place + (q + i) * args.token_stride;
+    chunk_prefetch_write(s.tile.y + i * args.o_stride, args.head_dim);
+    chunk_prefetch(args.q + next, args.head_dim);
+    chunk_prefetch(args.k + next, args.head_dim);
+    chunk_prefetch(args.v + next, args.head_dim);
+  });
   chunk_scale_values(s.tile, s.log2_decay, s.ones, s.factors);
   chunk_product<OutputTile>(s.tile, q, s.tile.np);
   chunk_product<StateTile>(s.tile, s.tile.n, s.tile.np);

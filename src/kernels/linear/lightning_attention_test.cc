@@ -21,7 +21,9 @@ struct Inputs {
   std::vector<float> qkv, slopes;
 
   Inputs(const Problem& p, int64_t tokens)
-      : problem(p), qkv(random_floats(tokens * 3 * p.heads * p.dim, -1, 1, 1)), slopes(random_floats(p.heads, 0, 1, 2)) {}
+      : problem(p),
+        qkv(random_floats(tokens * 3 * p.heads * p.dim, -1, 1, 1)),
+        slopes(random_floats(p.heads, 0, 1, 2)) {}
 
   LightningAttentionArgs args(const StateSlots& state, const int32_t* query_start_loc, int64_t rows,
                               std::vector<float>& o) const {
@@ -46,7 +48,8 @@ struct Inputs {
   int64_t width() const { return problem.heads * problem.dim; }
 };
 
-std::vector<OpOutput> run(const Problem& p, const SlotRows& rows, LightningAttentionFunction function, ThreadPool& pool) {
+std::vector<OpOutput> run(const Problem& p, const SlotRows& rows, LightningAttentionFunction function,
+                          ThreadPool& pool) {
   const Inputs inputs(p, rows.tokens());
   StatePool states(rows.slots, inputs.state_elements(), p.dtype);
   for (int64_t slot : rows.filled) states.fill(slot, 10 + static_cast<uint64_t>(slot));
@@ -68,16 +71,14 @@ Tolerance tolerance_of(DType dtype) {
 
 TEST(LightningAttention, CandidatesAgreeOnEveryKindOfRow) {
   ThreadPool pool(2);
-  for (const Problem& p : {Problem{4, 16}, Problem{2, 128}, Problem{3, 20}, Problem{1, 7}, Problem{2, 70},
-                           Problem{2, 36, DType::kBFloat16}, Problem{3, 64, DType::kFloat16},
-                           Problem{2, 32, DType::kFloat32, 24}}) {
+  for (const Problem& p :
+       {Problem{4, 16}, Problem{2, 128}, Problem{3, 20}, Problem{1, 7}, Problem{2, 70},
+        Problem{2, 36, DType::kBFloat16}, Problem{3, 64, DType::kFloat16}, Problem{2, 32, DType::kFloat32, 24}}) {
     SCOPED_TRACE(::testing::Message() << p.heads << " heads of " << p.dim << ", chunk " << p.chunk_size);
-    expect_candidates_agree(lightning_attention(), tolerance_of(p.dtype), [&](LightningAttentionFunction f) {
-      return run(p, SlotRows::prefill(), f, pool);
-    });
-    expect_candidates_agree(lightning_attention_update(), tolerance_of(p.dtype), [&](LightningAttentionFunction f) {
-      return run(p, SlotRows::decode(), f, pool);
-    });
+    expect_candidates_agree(lightning_attention(), tolerance_of(p.dtype),
+                            [&](LightningAttentionFunction f) { return run(p, SlotRows::prefill(), f, pool); });
+    expect_candidates_agree(lightning_attention_update(), tolerance_of(p.dtype),
+                            [&](LightningAttentionFunction f) { return run(p, SlotRows::decode(), f, pool); });
   }
 }
 

@@ -9,21 +9,22 @@
 namespace coluber {
 
 const Operation<SelectiveScanFunction>& selective_scan() {
-  static const Operation<SelectiveScanFunction> operation("selective_scan", {
-                                                                                {"avx512", Isa::kAvx512, avx512::selective_scan},
-                                                                                {"avx2", Isa::kAvx2, avx2::selective_scan},
-                                                                                {"ref", Isa::kRef, ref::selective_scan},
-                                                                            });
+  static const Operation<SelectiveScanFunction> operation("selective_scan",
+                                                          {
+                                                              {"avx512", Isa::kAvx512, avx512::selective_scan},
+                                                              {"avx2", Isa::kAvx2, avx2::selective_scan},
+                                                              {"ref", Isa::kRef, ref::selective_scan},
+                                                          });
   return operation;
 }
 
 const Operation<SelectiveScanFunction>& selective_state_update() {
-  static const Operation<SelectiveScanFunction> operation(
-      "selective_state_update", {
-                                    {"avx512", Isa::kAvx512, avx512::selective_state_update},
-                                    {"avx2", Isa::kAvx2, avx2::selective_state_update},
-                                    {"ref", Isa::kRef, ref::selective_state_update},
-                                });
+  static const Operation<SelectiveScanFunction> operation("selective_state_update",
+                                                          {
+                                                              {"avx512", Isa::kAvx512, avx512::selective_state_update},
+                                                              {"avx2", Isa::kAvx2, avx2::selective_state_update},
+                                                              {"ref", Isa::kRef, ref::selective_state_update},
+                                                          });
   return operation;
 }
 

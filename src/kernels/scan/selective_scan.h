@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mamba-1's selective scan over packed sequences, and its step of one token a row, with the D skip and the z gate fused.
+// Mamba-1's selective scan over packed sequences, and its step of one token a row, with the D skip and the z gate
+// fused.
 //
 //   dt[t, c]   = softplus(delta[t, c] + delta_bias[c])
 //   h[c, n]    = exp2(dt[t, c] * a[c, n]) * h[c, n] + dt[t, c] * b[t, n] * x[t, c]
 //   y[t, c]    = (sum_n c[t, n] * h[c, n] + d[c] * x[t, c]) * silu(z[t, c])
 //
-// Source: Gu and Dao 2023 (arXiv 2312.00752), mamba_ssm's selective_scan_fn and selective_state_update. `a` is -exp(A_log) *
-// log2(e), prepared once at load. State and `a` are [C, N] in lane order kChannelBlock16 ([C/16][N][16], the last block C % 16
-// wide), so that lanes are channels and no sum runs across lanes. float32 inside, the exponential within 1.7e-7. Arguments are
-// borrowed for the call; rows must not share a dst slot.
+// Source: Gu and Dao 2023 (arXiv 2312.00752), mamba_ssm's selective_scan_fn and selective_state_update. `a` is
+// -exp(A_log) * log2(e), prepared once at load. State and `a` are [C, N] in lane order kChannelBlock16 ([C/16][N][16],
+// the last block C % 16 wide), so that lanes are channels and no sum runs across lanes. float32 inside, the exponential
+// within 1.7e-7. Arguments are borrowed for the call; rows must not share a dst slot.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ inline constexpr int64_t kMaxSelectiveScanState = 256;
 inline constexpr Tolerance kSelectiveScanTolerance{1e-6, 2e-5, 1e-5};
 
 struct SelectiveScanArgs {
-  const float* x = nullptr;  // [T, C] after convolution and SiLU
-  int64_t x_stride = 0;      // elements between tokens
+  const float* x = nullptr;      // [T, C] after convolution and SiLU
+  int64_t x_stride = 0;          // elements between tokens
   const float* delta = nullptr;  // [T, C] before bias and softplus
   int64_t delta_stride = 0;
   const float* delta_bias = nullptr;  // [C] or null

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes are channels: one lane group is kLanes channels of one block of 16, its state kept as [N][kLanes]. One task is one row
-// and kScanChannels channels; tokens go in tiles, so that the rows of x, delta and z are read a few cache lines at a time.
+// Lanes are channels: one lane group is kLanes channels of one block of 16, its state kept as [N][kLanes]. One task is
+// one row and kScanChannels channels; tokens go in tiles, so that the rows of x, delta and z are read a few cache lines
+// at a time.
 #include "kernels/simd/vec_recurrent.inl"
 
 inline constexpr int64_t kScanChannels = 64;
@@ -38,8 +39,9 @@ COLUBER_INLINE void scan_store(S* p, Vec v, int lanes) {
 
 // One token of one group: h_in -> h_out over all n; the sum of c * h.
 template <bool kFull, typename In, typename Out>
-COLUBER_INLINE Vec scan_recur(const In* h_in, int64_t in_width, Out* h_out, int64_t out_width, const float* a, int64_t a_width,
-                              const float* b, const float* c, Vec dt, Vec dtx, int64_t state_size, int lanes) {
+COLUBER_INLINE Vec scan_recur(const In* h_in, int64_t in_width, Out* h_out, int64_t out_width, const float* a,
+                              int64_t a_width, const float* b, const float* c, Vec dt, Vec dtx, int64_t state_size,
+                              int lanes) {
   Vec sum[2] = {zero(), zero()};
   int64_t n = 0;
   for (; n + 2 <= state_size; n += 2) {
@@ -61,8 +63,8 @@ COLUBER_INLINE Vec scan_recur(const In* h_in, int64_t in_width, Out* h_out, int6
 }
 
 template <bool kFull, typename In, typename Out>
-COLUBER_INLINE void scan_token(const SelectiveScanArgs& args, const ScanGroup& g, int64_t t, const In* h_in, int64_t in_width,
-                               Out* h_out, int64_t out_width) {
+COLUBER_INLINE void scan_token(const SelectiveScanArgs& args, const ScanGroup& g, int64_t t, const In* h_in,
+                               int64_t in_width, Out* h_out, int64_t out_width) {
   const Vec x = scan_load<kFull>(args.x + t * args.x_stride + g.channel, g.lanes);
   Vec dt = scan_load<kFull>(args.delta + t * args.delta_stride + g.channel, g.lanes);
   if (args.delta_bias != nullptr) dt = dt + scan_load<kFull>(args.delta_bias + g.channel, g.lanes);
@@ -72,6 +74,44 @@ COLUBER_INLINE void scan_token(const SelectiveScanArgs& args, const ScanGroup& g
   if (args.d != nullptr) y = fma(scan_load<kFull>(args.d + g.channel, g.lanes), x, y);
   if (args.z != nullptr) y = y * siluv(scan_load<kFull>(args.z + t * args.z_stride + g.channel, g.lanes));
   scan_store<kFull>(args.y + t * args.y_stride + g.channel, y, g.lanes);
+}
+
+// A tile of tokens of one group, its state in `h` [N][kLanes]. Step sizes and gates of the whole tile are computed
+// apart from the recurrence: their long chains (exp, log, two divisions) would stall it at every token. A line of a
+// token's row holds one group and the rows lie far apart, so the lines of the next tile are fetched ahead.
+template <bool kFull>
+inline void scan_tile(const SelectiveScanArgs& args, const ScanGroup& g, int64_t begin, int64_t end, float* h,
+                      int64_t next_token, int64_t next_channel) {
+  alignas(64) float step[kScanTile * kLanes], input[kScanTile * kLanes], sum[kScanTile * kLanes];
+  const int64_t count = end - begin;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t t = begin + i;
+    Vec dt = scan_load<kFull>(args.delta + t * args.delta_stride + g.channel, g.lanes);
+    if (args.delta_bias != nullptr) dt = dt + scan_load<kFull>(args.delta_bias + g.channel, g.lanes);
+    dt = softplusv(dt);
+    store(step + i * kLanes, dt);
+    store(input + i * kLanes, dt * scan_load<kFull>(args.x + t * args.x_stride + g.channel, g.lanes));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t t = begin + i;
+    prefetch(args.x + (next_token + i) * args.x_stride + next_channel);
+    prefetch(args.delta + (next_token + i) * args.delta_stride + next_channel);
+    if (args.z != nullptr) prefetch(args.z + (next_token + i) * args.z_stride + next_channel);
+    store(sum + i * kLanes,
+          scan_recur<kFull>(h, kLanes, h, kLanes, args.a + g.offset, g.width, args.b + t * args.b_stride,
+                            args.c + t * args.c_stride, load(step + i * kLanes), load(input + i * kLanes),
+                            args.state_size, g.lanes));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t t = begin + i;
+    Vec y = load(sum + i * kLanes);
+    if (args.d != nullptr) {
+      const Vec x = scan_load<kFull>(args.x + t * args.x_stride + g.channel, g.lanes);
+      y = fma(scan_load<kFull>(args.d + g.channel, g.lanes), x, y);
+    }
+    if (args.z != nullptr) y = y * siluv(scan_load<kFull>(args.z + t * args.z_stride + g.channel, g.lanes));
+    scan_store<kFull>(args.y + t * args.y_stride + g.channel, y, g.lanes);
+  }
 }
 
 template <typename S>
@@ -97,11 +137,14 @@ inline void scan_row(const SelectiveScanArgs& args, int64_t row, int64_t begin, 
     for (int64_t i = 0; i < count; ++i) {
       const ScanGroup& g = groups[i];
       float* h = states + i * args.state_size * kLanes;
+      const bool last = i + 1 == count;
+      const int64_t next_token = last ? tile_end : tile;
+      const int64_t next_channel = last ? c0 : groups[i + 1].channel;
       if (g.lanes == kLanes) {
-        for (int64_t t = tile; t < tile_end; ++t) scan_token<true>(args, g, t, h, kLanes, h, kLanes);
+        scan_tile<true>(args, g, tile, tile_end, h, next_token, next_channel);
       } else {
         // The buffer is kLanes wide, `a` is not: masked lanes stay zero.
-        for (int64_t t = tile; t < tile_end; ++t) scan_token<false>(args, g, t, h, kLanes, h, kLanes);
+        scan_tile<false>(args, g, tile, tile_end, h, next_token, next_channel);
       }
     }
   }
@@ -163,7 +206,8 @@ inline void selective_scan(const SelectiveScanArgs& args, ThreadPool& pool) {
       if (args.state.is_null(row)) {
         scan_zero_rows(args, begin, end, c0, c1);
       } else {
-        scan_by_state_type(args.state.dtype, [&](auto type) { scan_row<decltype(type)>(args, row, begin, end, c0, c1); });
+        scan_by_state_type(args.state.dtype,
+                           [&](auto type) { scan_row<decltype(type)>(args, row, begin, end, c0, c1); });
       }
     }
   });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The references of Mamba-1's scan: one channel at a time, in double between two roundings of the state. Not for the main path.
+// The references of Mamba-1's scan: one channel at a time, in double between two roundings of the state. Not for the
+// main path.
 #pragma once
 
 #include "kernels/scan/selective_scan.h"

@@ -31,7 +31,8 @@ struct Inputs {
     prepare_selective_scan_a(a_log.data(), p.channels, p.state_size, a.data());
   }
 
-  SelectiveScanArgs args(const StateSlots& state, const int32_t* query_start_loc, int64_t rows, std::vector<float>& y) const {
+  SelectiveScanArgs args(const StateSlots& state, const int32_t* query_start_loc, int64_t rows,
+                         std::vector<float>& y) const {
     SelectiveScanArgs s;
     s.x = xz.data();
     s.x_stride = 2 * problem.channels;
@@ -77,10 +78,11 @@ Tolerance state_tolerance(DType dtype) {
 
 TEST(SelectiveScan, CandidatesAgreeOnEveryKindOfRow) {
   ThreadPool pool(2);
-  for (const Problem& p : {Problem{96, 16, true, true, DType::kFloat32}, Problem{104, 12, true, true, DType::kFloat32},
-                           Problem{21, 16, false, false, DType::kFloat32}, Problem{5, 3, true, false, DType::kFloat32},
-                           Problem{130, 1, true, true, DType::kFloat32}, Problem{60, 16, true, true, DType::kBFloat16},
-                           Problem{77, 5, true, true, DType::kFloat16}, Problem{16, 256, true, true, DType::kFloat32}}) {
+  for (const Problem& p :
+       {Problem{96, 16, true, true, DType::kFloat32}, Problem{104, 12, true, true, DType::kFloat32},
+        Problem{21, 16, false, false, DType::kFloat32}, Problem{5, 3, true, false, DType::kFloat32},
+        Problem{130, 1, true, true, DType::kFloat32}, Problem{60, 16, true, true, DType::kBFloat16},
+        Problem{77, 5, true, true, DType::kFloat16}, Problem{16, 256, true, true, DType::kFloat32}}) {
     SCOPED_TRACE(::testing::Message() << "channels " << p.channels << " state " << p.state_size);
     for (size_t output : {0, 1}) {
       const Tolerance tolerance = output == 0 ? kSelectiveScanTolerance : state_tolerance(p.dtype);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mamba-2's state-space duality (SSD) over packed sequences in chunks (matrix products), and its step of one token a row.
+// Mamba-2's state-space duality (SSD) over packed sequences in chunks (matrix products), and its step of one token a
+// row.
 //
 //   dt[t, h]   = min(max(softplus(dt[t, h] + dt_bias[h]), dt_min), dt_max)
 //   S[h, p, n] = exp(dt[t, h] * a[h]) * S[h, p, n] + dt[t, h] * x[t, h, p] * b[t, g, n]         g = h / (H / G)
 //   y[t, h, p] = sum_n S[h, p, n] * c[t, g, n] + d[h] * x[t, h, p]
 //
-// Source: Dao and Gu 2024 (arXiv 2405.21060), mamba_ssm's mamba_chunk_scan_combined and selective_state_update; unlike the latter
-// the step clamps dt too. Within a chunk decays are 2^(difference of cumulative sums), a difference that is never above 0.
-// Chunks start at the row's first token, so only rounding depends on how a prompt was cut. The gate and the norm are not here.
-// Arguments are borrowed for the call; rows must not share a dst slot.
+// Source: Dao and Gu 2024 (arXiv 2405.21060), mamba_ssm's mamba_chunk_scan_combined and selective_state_update; unlike
+// the latter the step clamps dt too. Within a chunk decays are 2^(difference of cumulative sums), a difference that is
+// never above 0. Chunks start at the row's first token, so only rounding depends on how a prompt was cut. The gate and
+// the norm are not here. Arguments are borrowed for the call; rows must not share a dst slot.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ inline constexpr int64_t kMaxSsdState = 1024;
 inline constexpr Tolerance kSsdTolerance{1e-6, 1e-5, 1e-5};
 
 struct SsdArgs {
-  const float* x = nullptr;  // [T, H, P]; heads P apart
-  int64_t x_stride = 0;      // elements between tokens
+  const float* x = nullptr;   // [T, H, P]; heads P apart
+  int64_t x_stride = 0;       // elements between tokens
   const float* dt = nullptr;  // [T, H] before bias and softplus
   int64_t dt_stride = 0;
   const float* dt_bias = nullptr;  // [H] or null

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chunked SSD. One task is one row and some heads of one group, over all chunks in order: the scores C B^T of a chunk are
-// computed once for the task's heads, each head's state stays in float32 scratch, transposed to [N, P], so that every
-// product has P or tokens as lanes. At N = 128, P = 64 a chunk of 64 tokens keeps a head's operands (about 140 KB) in the L2.
+// Chunked SSD. One task is one row and some heads of one group, over all chunks in order: the scores B C^T of a chunk
+// are computed once for the task's heads, each head's state stays in float32 scratch, transposed to [N, P], so that
+// every product has P or tokens as lanes. At N = 128, P = 64 a chunk of 64 tokens keeps a head's operands (about 140
+// KB) in the L2.
 #include "kernels/scan/ssd_step.inl"
 #include "kernels/simd/chunk_products.inl"
 
@@ -21,17 +22,20 @@ inline SsdPlan ssd_plan(const SsdArgs& args, int threads) {
   plan.qp = round_up_lanes(plan.chunk);
   plan.np = round_up_lanes(args.head_dim);
   const int64_t heads_per_group = args.num_heads / args.num_groups;
-  // Four tasks a thread let an idle thread help; more would repeat the scores more often.
-  const int64_t wanted = std::max<int64_t>(1, args.rows * args.num_heads / (4 * threads));
+  // Four tasks a thread let an idle thread help; more would repeat the scores more often. The states stay below 256
+  // KiB, a
+  // part of the L2.
+  const int64_t fitting = std::max<int64_t>(1, (64 << 10) / (args.state_size * plan.np));
+  const int64_t wanted = std::clamp<int64_t>(args.rows * args.num_heads / (4 * threads), 1, fitting);
   plan.heads_per_task = std::min(heads_per_group, wanted);
   plan.tasks_per_group = (heads_per_group + plan.heads_per_task - 1) / plan.heads_per_task;
-  plan.scratch = 2 * plan.chunk * args.state_size + args.state_size * plan.qp + 2 * plan.chunk * plan.qp +
+  plan.scratch = plan.chunk * args.state_size + 2 * args.state_size * plan.qp + 2 * plan.chunk * plan.qp +
                  2 * plan.chunk * plan.np + 4 * plan.qp + plan.heads_per_task * args.state_size * plan.np + 256;
   return plan;
 }
 
 struct SsdScratch {
-  float *c, *bt, *scores, *weights, *x, *xs, *dt, *log2_decay, *row_scale, *factors, *states;
+  float *b, *bt, *ct, *scores, *weights, *x, *xs, *dt, *log2_decay, *row_scale, *factors, *states;
 };
 
 inline SsdScratch ssd_scratch(const SsdArgs& args, const SsdPlan& plan, float* memory) {
@@ -41,8 +45,9 @@ inline SsdScratch ssd_scratch(const SsdArgs& args, const SsdPlan& plan, float* m
     return p;
   };
   SsdScratch s;
-  s.c = take(plan.chunk * args.state_size);
+  s.b = take(plan.chunk * args.state_size);
   s.bt = take(args.state_size * plan.qp);
+  s.ct = take(args.state_size * plan.qp);
   s.scores = take(plan.chunk * plan.qp);
   s.weights = take(plan.chunk * plan.qp);
   s.x = take(plan.chunk * plan.np);
@@ -83,7 +88,8 @@ inline void ssd_store_state(const float* in, int64_t p, int64_t n, int64_t np, S
 }
 
 // dt, cumulative log2 decay and its power, of one head over a chunk; zeros behind q change nothing.
-inline void ssd_decays(const SsdArgs& args, int64_t head, int64_t token, int64_t q, const SsdPlan& plan, const SsdScratch& s) {
+inline void ssd_decays(const SsdArgs& args, int64_t head, int64_t token, int64_t q, const SsdPlan& plan,
+                       const SsdScratch& s) {
   const float bias = args.dt_bias != nullptr ? args.dt_bias[head] : 0.0f;
   for (int64_t i = 0; i < plan.qp; ++i) s.dt[i] = i < q ? args.dt[(token + i) * args.dt_stride + head] + bias : 0.0f;
   const Vec low = set1(args.dt_min), high = set1(args.dt_max);
@@ -103,8 +109,8 @@ inline void ssd_decays(const SsdArgs& args, int64_t head, int64_t token, int64_t
 }
 
 // Chunk [token, token + q) for heads [h0, h1) of one group.
-inline void ssd_chunk(const SsdArgs& args, const SsdPlan& plan, const SsdScratch& s, int64_t token, int64_t q, int64_t h0,
-                      int64_t h1) {
+inline void ssd_chunk(const SsdArgs& args, const SsdPlan& plan, const SsdScratch& s, int64_t token, int64_t q,
+                      int64_t h0, int64_t h1) {
   const int64_t group = h0 / (args.num_heads / args.num_groups);
   ChunkTile tile;
   tile.q = q;
@@ -112,8 +118,9 @@ inline void ssd_chunk(const SsdArgs& args, const SsdPlan& plan, const SsdScratch
   tile.qp = plan.qp;
   tile.np = plan.np;
   tile.p = args.head_dim;
-  tile.c = s.c;
+  tile.b = s.b;
   tile.bt = s.bt;
+  tile.ct = s.ct;
   tile.scores = s.scores;
   tile.weights = s.weights;
   tile.x = s.x;
@@ -122,18 +129,23 @@ inline void ssd_chunk(const SsdArgs& args, const SsdPlan& plan, const SsdScratch
   tile.y_stride = args.y_stride;
   const float* b = args.b + token * args.b_stride + group * args.state_size;
   const float* c = args.c + token * args.c_stride + group * args.state_size;
-  for (int64_t i = 0; i < q; ++i) {
-    std::memcpy(s.c + i * tile.n, c + i * args.c_stride, static_cast<size_t>(tile.n) * sizeof(float));
-  }
+  chunk_pack_rows(b, args.b_stride, q, tile.n, s.b, tile.n);
+  chunk_pack_transposed(c, args.c_stride, q, tile.n, s.ct, plan.qp);
   chunk_pack_transposed(b, args.b_stride, q, tile.n, s.bt, plan.qp);
   chunk_product<ScoresTile>(tile, q, round_up_lanes(q));
   for (int64_t h = h0; h < h1; ++h) {
     ssd_decays(args, h, token, q, plan, s);
     chunk_pack_rows(args.x + token * args.x_stride + h * args.head_dim, args.x_stride, q, args.head_dim, s.x, plan.np);
-    chunk_weights(tile, s.log2_decay, s.dt, args.d != nullptr ? args.d[h] : 0.0f);
+    // Tokens lie too far apart for the processor to foresee them: this head's outputs and the next one's inputs.
+    const int64_t ahead = (h + 1 < h1 ? h + 1 : h0) * args.head_dim;
+    tile.y = args.y + token * args.y_stride + h * args.head_dim;
+    chunk_weights(tile, s.log2_decay, s.dt, args.d != nullptr ? args.d[h] : 0.0f, [&](int64_t i) {
+      chunk_prefetch_write(tile.y + i * args.y_stride, args.head_dim);
+      chunk_prefetch(args.x + (token + i + (h + 1 < h1 ? 0 : q)) * args.x_stride + ahead, args.head_dim);
+    });
+
     chunk_scale_values(tile, s.log2_decay, s.dt, s.factors);
     tile.s = s.states + (h - h0) * args.state_size * plan.np;
-    tile.y = args.y + token * args.y_stride + h * args.head_dim;
     tile.total = s.row_scale[q - 1];
     chunk_product<OutputTile>(tile, q, plan.np);
     chunk_product<StateTile>(tile, tile.n, plan.np);
@@ -141,7 +153,8 @@ inline void ssd_chunk(const SsdArgs& args, const SsdPlan& plan, const SsdScratch
 }
 
 template <typename S>
-inline void ssd_row(const SsdArgs& args, const SsdPlan& plan, const SsdScratch& s, int64_t row, int64_t h0, int64_t h1) {
+inline void ssd_row(const SsdArgs& args, const SsdPlan& plan, const SsdScratch& s, int64_t row, int64_t h0,
+                    int64_t h1) {
   const int64_t begin = args.query_start_loc[row], end = args.query_start_loc[row + 1];
   const int64_t head_elements = args.head_dim * args.state_size;
   if (end > begin && end - begin < kSsdMinChunked) {

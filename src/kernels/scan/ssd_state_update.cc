@@ -8,11 +8,12 @@
 namespace coluber {
 
 const Operation<SsdFunction>& ssd_state_update() {
-  static const Operation<SsdFunction> operation("ssd_state_update", {
-                                                                      {"avx512", Isa::kAvx512, avx512::ssd_state_update},
-                                                                      {"avx2", Isa::kAvx2, avx2::ssd_state_update},
-                                                                      {"ref", Isa::kRef, ref::ssd_state_update},
-                                                                  });
+  static const Operation<SsdFunction> operation("ssd_state_update",
+                                                {
+                                                    {"avx512", Isa::kAvx512, avx512::ssd_state_update},
+                                                    {"avx2", Isa::kAvx2, avx2::ssd_state_update},
+                                                    {"ref", Isa::kRef, ref::ssd_state_update},
+                                                });
   return operation;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One token of one head: a single sweep over S [P, N] in place, four rows at a time so that their sums hide each other's latency.
+// One token of one head: a single sweep over S [P, N] in place, four rows at a time so that their sums hide each
+// other's latency.
 #include "kernels/simd/vec_recurrent.inl"
 
 struct SsdStep {

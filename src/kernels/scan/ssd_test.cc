@@ -83,11 +83,12 @@ Tolerance tolerance_of(DType dtype) {
 
 TEST(Ssd, CandidatesAgreeOnEveryKindOfRow) {
   ThreadPool pool(2);
-  for (const Problem& p : {Problem{6, 16, 2, 16}, Problem{4, 64, 1, 128}, Problem{3, 20, 3, 10}, Problem{8, 7, 1, 33},
-                           Problem{4, 40, 2, 24, DType::kBFloat16}, Problem{2, 64, 1, 64, DType::kFloat16},
-                           Problem{6, 24, 1, 32, DType::kFloat32, 0.001f, 0.1f},
-                           Problem{2, 16, 1, 16, DType::kFloat32, 0.0f, std::numeric_limits<float>::infinity(), 16},
-                           Problem{2, 16, 1, 16, DType::kFloat32, 0.0f, std::numeric_limits<float>::infinity(), 50, false}}) {
+  for (const Problem& p :
+       {Problem{6, 16, 2, 16}, Problem{4, 64, 1, 128}, Problem{3, 20, 3, 10}, Problem{8, 7, 1, 33},
+        Problem{4, 40, 2, 24, DType::kBFloat16}, Problem{2, 64, 1, 64, DType::kFloat16},
+        Problem{6, 24, 1, 32, DType::kFloat32, 0.001f, 0.1f},
+        Problem{2, 16, 1, 16, DType::kFloat32, 0.0f, std::numeric_limits<float>::infinity(), 16},
+        Problem{2, 16, 1, 16, DType::kFloat32, 0.0f, std::numeric_limits<float>::infinity(), 50, false}}) {
     SCOPED_TRACE(::testing::Message() << p.heads << " heads of " << p.head_dim << ", " << p.groups << " groups, state "
                                       << p.state_size << ", chunk " << p.chunk_size);
     expect_candidates_agree(ssd_chunk_scan(), tolerance_of(p.dtype),

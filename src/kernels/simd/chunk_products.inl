@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The matrix products of a chunk of q tokens for a recurrence S <- decay * S + k v^T, y = q^T S, on packed scratch (SSD
 // calls q, k, v by the names C, B, x). Queries are the columns of `ct` [n, qp], keys the rows of `b` [q, n] and the
-// columns of `bt` [n, qp], values the rows of `x` [q, np], the state is `s` [n, np]; np and qp are padded to whole vectors
-// with zeros. Register tiles of kTileRows x kTileCols vectors: rows are broadcast from neighbouring elements (eight row
-// pointers would spill), columns are lanes. That is why scores and weights are held transposed.
+// columns of `bt` [n, qp], values the rows of `x` [q, np], the state is `s` [n, np]; np and qp are padded to whole
+// vectors with zeros. Register tiles of kTileRows x kTileCols vectors: rows are broadcast from neighbouring elements
+// (eight row pointers would spill), columns are lanes. That is why scores and weights are held transposed.
 
 inline constexpr int kTileRows = kRegisters == 32 ? 8 : 4;
 inline constexpr int kTileCols = 2;
@@ -32,7 +32,8 @@ COLUBER_INLINE int64_t round_up_lanes(int64_t n) { return (n + kLanes - 1) / kLa
 
 // acc[r][c] += sum_k a[k * a_k + r] * b[k * b_k + c]
 template <int kRows, int kCols>
-COLUBER_INLINE void tile_multiply(Vec (&acc)[kRows][kCols], const float* a, int64_t a_k, const float* b, int64_t b_k, int64_t k) {
+COLUBER_INLINE void tile_multiply(Vec (&acc)[kRows][kCols], const float* a, int64_t a_k, const float* b, int64_t b_k,
+                                  int64_t k) {
   for (int64_t i = 0; i < k; ++i) {
     Vec column[kCols];
 #pragma GCC unroll 8
