@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cache/page_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "base/dtype.h"
+#include "coluber/error.h"
+
+namespace coluber {
+namespace {
+
+TEST(PagePool, HandsOutTheLowestFreePageAndNeverTheNullPage) {
+  PagePool pool(cpu_device(), "test", 256, 200);
+  EXPECT_EQ(pool.num_free(), 199);
+  for (int32_t expected = 1; expected < 200; ++expected) ASSERT_EQ(pool.allocate(), expected);
+  EXPECT_EQ(pool.allocate(), std::nullopt);
+  EXPECT_EQ(pool.num_free(), 0);
+  pool.release(150);
+  pool.release(3);
+  EXPECT_EQ(pool.allocate(), 3);
+  EXPECT_EQ(pool.allocate(), 150);
+  EXPECT_EQ(pool.allocate(), std::nullopt);
+}
+
+TEST(PagePool, ReleasingWhatIsNotInUseIsABrokenInvariant) {
+  PagePool pool(cpu_device(), "test", 64, 8);
+  EXPECT_THROW(pool.release(1), Error);
+  const int32_t page = *pool.allocate();
+  pool.release(page);
+  EXPECT_THROW(pool.release(page), Error);
+  EXPECT_THROW(pool.release(0), Error);
+  EXPECT_THROW(pool.release(-1), Error);
+  EXPECT_THROW(pool.release(8), Error);
+  EXPECT_EQ(pool.num_used(), 0);
+}
+
+TEST(PagePool, MapsMemoryAsPagesGrowAndGivesItBack) {
+  Device& device = cpu_device();
+  const int64_t slab = device.slab_bytes();
+  PagePool pool(device, "test", slab / 2, 64);
+  EXPECT_EQ(pool.mapped_bytes(), 0);
+  for (int i = 0; i < 9; ++i) ASSERT_TRUE(pool.allocate());  // pages 1 to 9, slabs 0 to 4
+  EXPECT_EQ(pool.mapped_bytes(), 5 * slab);
+  std::memset(pool.page(5), 0x5A, static_cast<size_t>(pool.page_bytes()));
+  for (const int32_t page : {2, 3, 6, 7, 8, 9}) pool.release(page);
+  pool.trim();
+  // Used are 1 (slab 0), 4 and 5 (slab 2).
+  EXPECT_EQ(pool.mapped_bytes(), 2 * slab);
+  EXPECT_EQ(*pool.page(5), std::byte{0x5A});
+  EXPECT_EQ(pool.allocate(), 2);
+  EXPECT_EQ(pool.mapped_bytes(), 3 * slab);
+  EXPECT_EQ(*pool.page(2), std::byte{0});
+  for (const int32_t page : {1, 2, 4, 5}) pool.release(page);
+  pool.trim();
+  EXPECT_EQ(pool.mapped_bytes(), 0);
+}
+
+TEST(PagePool, PoisonIsNaNInEveryStateType) {
+  PagePool pool(cpu_device(), "test", 64, 4);
+  pool.set_poison(true);
+  std::byte* page = pool.page(*pool.allocate());
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    float value = 0;
+    convert_to_float(page, dtype, 1, &value);
+    EXPECT_TRUE(std::isnan(value)) << dtype_name(dtype);
+  }
+}
+
+TEST(PagePool, AddressesBeyondFourGigabytesDoNotWrap) {
+  const int64_t page_bytes = int64_t{3} << 30;
+  PagePool pool(cpu_device(), "test", page_bytes, 5);
+  EXPECT_EQ(pool.page(4) - pool.base(), 4 * page_bytes);
+}
+
+TEST(PagePool, ImpossibleSizesAreRefused) {
+  EXPECT_THROW(PagePool(cpu_device(), "test", 0, 8), Error);
+  EXPECT_THROW(PagePool(cpu_device(), "test", 64, 1), Error);
+  EXPECT_THROW(PagePool(cpu_device(), "test", int64_t{1} << 62, 8), Error);
+}
+
+}  // namespace
+}  // namespace coluber
