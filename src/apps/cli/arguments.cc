@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kHelpColumn = 34;
 constexpr size_t kHelpWidth = 110;
+constexpr char kNoBreak = '\x01';  // a space at which no line ends
 
 struct Declared {
   std::string flags;
@@ -32,7 +33,8 @@ struct Section {
 };
 
 [[noreturn]] void refuse(std::string_view command, const std::string& message) {
-  throw make_error(ErrorCode::kInvalidArgument, "{}. See 'coluber {} --help'", message, command);
+  throw make_error(ErrorCode::kInvalidArgument, "{}{} See 'coluber {} --help'", message,
+                   message.back() == '?' ? "" : ".", command);
 }
 
 // The long spelling, which messages use.
@@ -87,7 +89,7 @@ std::string wrap(std::string_view text, size_t column, size_t indent) {
       out += ' ';
       ++at;
     }
-    out += word;
+    for (const char c : word) out += c == kNoBreak ? ' ' : c;
     at += word.size();
     text = space == std::string_view::npos ? std::string_view() : text.substr(space + 1);
   }
@@ -123,7 +125,7 @@ struct Arguments::Impl {
 
   void add(std::string_view flags, std::string_view meta, std::string help, const std::string& shown_default,
            std::function<void(const std::vector<std::string>&)> apply, bool many = false) {
-    if (!shown_default.empty()) help += fmt::format(" (default: {})", shown_default);
+    if (!shown_default.empty()) help += fmt::format(" (default:{}{})", kNoBreak, shown_default);
     CLI::Option* option = app.add_option(std::string(flags));
     option->type_size(1)->expected(1)->allow_extra_args(false);
     option->multi_option_policy(many ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);

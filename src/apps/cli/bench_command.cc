@@ -149,7 +149,7 @@ class Workload {
 };
 
 void declare(Arguments& arguments, BenchOptions& options) {
-  options.engine.declare(arguments);
+  options.engine.declare_model(arguments);
   arguments.section("Measurement");
   arguments.text("--synthetic", &options.synthetic, "SHAPE",
                  "random weights of a published shape, made in memory, instead of MODEL");
@@ -159,6 +159,7 @@ void declare(Arguments& arguments, BenchOptions& options) {
   arguments.integer("--reps", &options.reps, {1, 1000}, "repetitions; the median is reported, with the range");
   arguments.section("Output");
   arguments.flag("--json", &options.json, "one JSON object");
+  options.engine.declare(arguments);
   arguments.example("coluber bench", "the built-in model on all cores");
   arguments.example("coluber bench --synthetic mamba2-370m --threads 2", "a published shape without a download");
   arguments.example("coluber bench path/to/model --batch 8 --prompt 1024 --gen 128 --reps 5",

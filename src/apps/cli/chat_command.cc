@@ -178,10 +178,11 @@ int chat_command(const std::vector<std::string>& args) {
   EngineFlags engine_flags;
   SamplingFlags sampling_flags;
   std::string system;
-  engine_flags.declare(arguments);
+  engine_flags.declare_model(arguments);
   arguments.section("Conversation");
   arguments.text("--system", &system, "TEXT", "system message in front of the conversation");
   sampling_flags.declare(arguments, kDefaultMaxTokens);
+  engine_flags.declare(arguments);
   arguments.example("coluber chat", "talk to the built-in model");
   arguments.example("coluber chat path/to/model --system \"Answer in one line.\" --temperature 0.3",
                     "another model, with a system message");

@@ -55,6 +55,8 @@ void check_utf8(std::string_view text, std::string_view what);
 std::string read_stdin(size_t max_bytes = size_t{1} << 30);
 // The next line of stdin without its end; false at the end of the input. Do not mix with `read_stdin`.
 bool read_stdin_line(std::string* line);
+// True where the next line has been read already, so that `read_stdin_line` will not wait.
+bool stdin_line_is_buffered() noexcept;
 
 bool stdin_is_terminal() noexcept;
 bool stdout_is_terminal() noexcept;

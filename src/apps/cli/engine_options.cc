@@ -21,9 +21,11 @@ void take(To* to, const std::optional<From>& from) {
 
 }  // namespace
 
-void EngineFlags::declare(Arguments& arguments, bool model_required) {
-  arguments.positional("MODEL", &model, "folder of a checkpoint, or a file; without it the built-in model",
-                       model_required);
+void EngineFlags::declare_model(Arguments& arguments) {
+  arguments.positional("MODEL", &model, "folder of a checkpoint, or a file; without it the built-in model");
+}
+
+void EngineFlags::declare(Arguments& arguments) {
   arguments.section("Engine");
   arguments.integer("--threads", &threads_, {0, kMaxThreads}, "threads to compute with; 0: one a usable core");
   arguments.choice("--dtype", &dtype_, {"float32", "auto"},

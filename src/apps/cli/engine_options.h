@@ -16,8 +16,9 @@ namespace coluber::cli {
 
 class EngineFlags {
  public:
-  // Declares MODEL, --threads, --dtype, --max-model-len, --max-num-batched-tokens and the state dtypes.
-  void declare(Arguments& arguments, bool model_required = false);
+  void declare_model(Arguments& arguments);
+  // --threads, --dtype, --max-model-len, --max-num-batched-tokens and the state dtypes.
+  void declare(Arguments& arguments);
   // After parsing. Throws Error for a model that is not there.
   // Without `needs_model` an unnamed model stays unnamed.
   EngineOptions options(bool needs_model = true) const;

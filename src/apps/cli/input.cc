@@ -49,6 +49,14 @@ size_t read_some(char* buffer, size_t capacity) {
   }
 }
 
+// Bytes of standard input beyond the line that was read last. Its lines are not erased one by one, which would copy the
+// rest each time.
+struct LineBuffer {
+  std::string bytes;
+  size_t line_start = 0;
+};
+LineBuffer g_line_buffer;
+
 }  // namespace
 
 std::vector<int32_t> parse_token_ids(std::string_view text, std::string_view flag) {
@@ -119,9 +127,8 @@ std::string read_stdin(size_t max_bytes) {
 }
 
 bool read_stdin_line(std::string* line) {
-  static std::string pending;  // bytes read beyond the last line
-  static size_t line_start =
-      0;  // of `pending`; moved rather than erasing each line, which would copy the rest each time
+  std::string& pending = g_line_buffer.bytes;
+  size_t& line_start = g_line_buffer.line_start;
   size_t searched = line_start;
   char buffer[1 << 16];
   while (true) {
@@ -143,6 +150,10 @@ bool read_stdin_line(std::string* line) {
     }
     pending.append(buffer, count);
   }
+}
+
+bool stdin_line_is_buffered() noexcept {
+  return g_line_buffer.bytes.find('\n', g_line_buffer.line_start) != std::string::npos;
 }
 
 }  // namespace coluber::cli

@@ -155,7 +155,7 @@ int inspect_command(const std::vector<std::string>& args) {
   int64_t tensor_parallel_size = 1, num_speculative_tokens = 0;
   std::string mamba_cache_mode = "none";
   bool json = false;
-  engine_flags.declare(arguments);
+  engine_flags.declare_model(arguments);
   arguments.section("Figures");
   arguments.integer("--tensor-parallel-size", &tensor_parallel_size, {1, 1024}, "states of one of so many shards");
   arguments.integer("--num-speculative-tokens", &num_speculative_tokens, {0, 1024}, "states kept for drafted tokens");
@@ -163,6 +163,7 @@ int inspect_command(const std::vector<std::string>& args) {
                    "which states a request keeps: one, one a block, or those at step ends");
   arguments.section("Output");
   arguments.flag("--json", &json, "one JSON object with the same facts");
+  engine_flags.declare(arguments);
   arguments.example("coluber inspect", "the built-in model");
   arguments.example("coluber inspect path/to/model --max-model-len 32768", "memory for long contexts");
   arguments.example("coluber inspect path/to/model --tensor-parallel-size 4", "what one shard of four keeps");

@@ -44,7 +44,7 @@ struct Collected {
 };
 
 void declare(Arguments& arguments, LogitsOptions& options) {
-  options.engine.declare(arguments);
+  options.engine.declare_model(arguments);
   arguments.section("What to compute");
   arguments.text("--ids", &options.ids, "LIST|@FILE", "token ids as 1,2,3, or a file that holds them (required)");
   arguments.text("--out", &options.out, "FILE", "safetensors file to write: all of it or nothing (required)");
@@ -56,6 +56,7 @@ void declare(Arguments& arguments, LogitsOptions& options) {
                  "state.I.key, state.I.value");
   arguments.integer("--greedy", &options.greedy, {0, int64_t{1} << 31},
                     "add greedy [N]: tokens that follow, one a step, past end tokens");
+  options.engine.declare(arguments);
   arguments.example("coluber logits --ids 1,2,3 --out logits.safetensors", "logits [3, V] of the built-in model");
   arguments.example("coluber logits path/to/model --ids @ids.txt --out full.safetensors --hidden --states",
                     "everything that a step computes");

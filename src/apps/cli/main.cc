@@ -78,7 +78,7 @@ int dispatch(const std::vector<std::string>& words) {
                             : std::vector<std::string>(words.begin() + 1, words.end()));
   }
   std::string known;
-  for (const Command& command : kCommands) known += (known.empty() ? "" : ", ") + std::string(command.name);
+  for (const Command& command : kCommands) known += fmt::format("{}{}", known.empty() ? "" : ", ", command.name);
   throw make_error(ErrorCode::kInvalidArgument, "there is no command '{}'; the commands are {}", wanted, known);
 }
 

@@ -48,7 +48,7 @@ struct Generated {
 };
 
 void declare(Arguments& arguments, RunOptions& options) {
-  options.engine.declare(arguments);
+  options.engine.declare_model(arguments);
   arguments.section("Prompt (one of these, or text on standard input)");
   arguments.text("-p,--prompt", &options.prompt, "TEXT", "the prompt");
   arguments.text("--prompt-ids", &options.prompt_ids, "IDS", "token ids as 1,2,3 or @FILE; used as they are");
@@ -60,6 +60,7 @@ void declare(Arguments& arguments, RunOptions& options) {
   arguments.section("Output");
   arguments.flag("--json", &options.json, "one JSON object at the end instead of streamed text");
   arguments.flag("--verbose", &options.verbose, "timings on stderr, also where that is no terminal");
+  options.engine.declare(arguments);
   arguments.example("coluber run -p \"What does river mean?\"", "ask the built-in model");
   arguments.example("coluber run --raw -p \"Once upon a time\" -n 80 --seed 1",
                     "go on with a text, the same way every time");
@@ -160,7 +161,9 @@ std::vector<int32_t> encode_prompt(const Engine& engine, const RunOptions& optio
 void stream(const Engine& engine, const RequestOutput& piece, bool first) {
   std::string text = piece.text;
   if (!engine.has_tokenizer()) {
-    for (const TokenOutput& token : piece.tokens) text += (first && text.empty() ? "" : ",") + std::to_string(token.id);
+    for (const TokenOutput& token : piece.tokens) {
+      text += fmt::format("{}{}", first && text.empty() ? "" : ",", token.id);
+    }
   }
   if (text.empty()) return;
   output().write(text);
