@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Token embeddings: rows of a [V, D] table as float32. Rows are read from the checkpoint's mapped tensor (the weight
+// source outlives the model) or, where the output head shares the table, from the head's packed matrix, so that it is
+// in memory once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "coluber/model.h"
+#include "kernels/gemm/packed_matrix.h"
+#include "layers/weight_loader.h"
+
+namespace coluber {
+
+class Embedding {
+ public:
+  // Takes `name`.weight [V, D].
+  Embedding(WeightLoader loader, std::string_view name, int64_t vocab_size, int64_t hidden_size);
+
+  // x [T, D] of the batch's token ids, which the engine has checked to be inside the vocabulary.
+  void forward(const ForwardBatch& batch, float* x) const;
+
+  int64_t vocab_size() const noexcept { return vocab_size_; }
+  int64_t hidden_size() const noexcept { return hidden_size_; }
+  // Packs the table for a tied head, once; from then on rows come from the packed matrix.
+  std::shared_ptr<const PackedMatrix> share_packed(WeightLoader& loader);
+
+ private:
+  void read_row(int32_t token, float* out) const;
+
+  int64_t vocab_size_, hidden_size_;
+  TensorView table_;  // [V, D] as stored
+  std::shared_ptr<const PackedMatrix> packed_;
+};
+
+}  // namespace coluber

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// y = x W^T + b, with W [out, in] as checkpoints store it, packed once at load. Owns the packed weight. `forward` may
+// be called by one thread at a time; it takes scratch from the batch's workspace and runs on the batch's pool.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "coluber/model.h"
+#include "kernels/gemm/packed_matrix.h"
+#include "layers/weight_loader.h"
+
+namespace coluber {
+
+class Linear {
+ public:
+  // Takes `name`.weight [out, in] and, with `bias`, `name`.bias [out] (an empty name: "weight" and "bias"). What is
+  // missing is reported by the loader's `finish`.
+  Linear(WeightLoader loader, std::string_view name, int64_t in_features, int64_t out_features, bool bias);
+
+  // x [rows, in], y [rows, out], y not overlapping x. `accumulate` adds to y: the residual connection.
+  void forward(const ForwardBatch& batch, const float* x, int64_t rows, float* y, bool accumulate = false) const;
+  // The same with row strides of x and y in elements, for slices of wider tensors.
+  void forward(const ForwardBatch& batch, const float* x, int64_t x_stride, int64_t rows, float* y, int64_t y_stride,
+               bool accumulate = false) const;
+
+  int64_t in_features() const noexcept { return in_; }
+  int64_t out_features() const noexcept { return out_; }
+
+ private:
+  int64_t in_, out_;
+  bool allow_bf16_;
+  PackedMatrix weight_;
+  std::vector<float> bias_;  // empty without
+};
+
+// Packs a weight of any floating type; types that products do not take are widened to float32. Counts it for ModelInfo.
+// Gives an empty matrix where the loader only describes.
+PackedMatrix pack_weight(WeightLoader& loader, const TensorView& weight);
+
+}  // namespace coluber

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The output head: logits of the rows that a step wants. Its weight is its own or, tied, the embedding's, packed once
+// for both.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "coluber/model.h"
+#include "kernels/gemm/packed_matrix.h"
+#include "layers/embedding.h"
+#include "layers/weight_loader.h"
+
+namespace coluber {
+
+class LmHead {
+ public:
+  // Takes `name`.weight [V, D] unless `tied`; a stored copy of a tied weight is known and left out.
+  LmHead(WeightLoader loader, std::string_view name, Embedding& embedding, bool tied);
+
+  // batch.logits [logits_rows, V] from hidden [T, D].
+  void forward(const ForwardBatch& batch, const float* hidden) const;
+
+ private:
+  int64_t vocab_size_, hidden_size_;
+  bool allow_bf16_;
+  std::shared_ptr<const PackedMatrix> weight_;
+};
+
+}  // namespace coluber
