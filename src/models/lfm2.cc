@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LFM2 (Liquid AI, 2025): layers of gated short convolution or grouped-query attention with normed queries and keys, each
+// followed by a gated MLP. x = x + operator(operator_norm(x)); x = x + mlp(ffn_norm(x)).
+#include <algorithm>
+
+#include "base/json.h"
+#include "coluber/registry.h"
+#include "formats/hf_config.h"
+#include "layers/attention.h"
+#include "layers/embedding.h"
+#include "layers/lm_head.h"
+#include "layers/mlp.h"
+#include "layers/norm.h"
+#include "layers/short_conv.h"
+#include "layers/weight_loader.h"
+#include "models/rope_parameters.h"
+#include "tensor/workspace.h"
+
+namespace coluber {
+namespace {
+
+struct Lfm2Config {
+  int64_t vocab_size = 0, hidden_size = 0, num_hidden_layers = 0, max_position_embeddings = 0;
+  int64_t num_attention_heads = 0, num_key_value_heads = 0, conv_l_cache = 0;
+  int64_t intermediate_size = 0, block_multiple_of = 0;
+  double block_ffn_dim_multiplier = 0, norm_eps = 0;
+  bool block_auto_adjust_ff_dim = true, conv_bias = false, tie_word_embeddings = true;
+  std::vector<std::string> layer_types;
+  RopeConfig rope;
+
+  bool is_attention(int64_t layer) const { return layer_types[static_cast<size_t>(layer)] == "full_attention"; }
+
+  int64_t head_dim() const { return hidden_size / num_attention_heads; }
+  // The width that the weights have: two thirds, scaled, rounded up, unless the config says that its number is final.
+  int64_t ffn_size() const {
+    if (!block_auto_adjust_ff_dim) return intermediate_size;
+    int64_t size = 2 * intermediate_size / 3;
+    size = static_cast<int64_t>(block_ffn_dim_multiplier * static_cast<double>(size));
+    return (size + block_multiple_of - 1) / block_multiple_of * block_multiple_of;
+  }
+};
+
+// Older configs list the attention layers instead of naming every layer's kind.
+void read_layer_types(ConfigFields& fields, Lfm2Config& c) {
+  std::vector<int64_t> full_attn_idxs;
+  fields.optional("layer_types", &c.layer_types, {}, one_of({"conv", "short_conv", "full_attention"}))
+      .optional("full_attn_idxs", &full_attn_idxs, {}, at_least(0));
+  if (!c.layer_types.empty() || !fields.ok()) return;
+  const bool listed = fields.has("full_attn_idxs");
+  for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
+    const bool full = !listed || std::find(full_attn_idxs.begin(), full_attn_idxs.end(), i) != full_attn_idxs.end();
+    c.layer_types.push_back(full ? "full_attention" : "conv");
+  }
+}
+
+Lfm2Config read_config(const std::string& text, const std::string& path) {
+  const Json json = parse_config(text, path);
+  ConfigFields fields(json, path);
+  Lfm2Config c;
+  fields.alias("intermediate_size", {"block_ff_dim"})
+      .alias("tie_word_embeddings", {"tie_embedding"})
+      .alias("norm_eps", {"block_norm_eps"})
+      .alias("num_attention_heads", {"num_heads"});
+  fields.required("vocab_size", &c.vocab_size, positive())
+      .required("hidden_size", &c.hidden_size, positive())
+      .required("num_hidden_layers", &c.num_hidden_layers, between(1, 1 << 16))
+      .required("num_attention_heads", &c.num_attention_heads, positive());
+  fields.optional("num_key_value_heads", &c.num_key_value_heads, c.num_attention_heads, positive())
+      .required("intermediate_size", &c.intermediate_size, positive())
+      .optional("block_multiple_of", &c.block_multiple_of, 256, positive())
+      .optional("block_ffn_dim_multiplier", &c.block_ffn_dim_multiplier, 1.0, between(1e-3, 1e3))
+      .optional("block_auto_adjust_ff_dim", &c.block_auto_adjust_ff_dim, true)
+      .optional("conv_L_cache", &c.conv_l_cache, 3, between(2, 8))
+      .optional("conv_bias", &c.conv_bias, false)
+      .optional("max_position_embeddings", &c.max_position_embeddings, 128000, positive())
+      .optional("norm_eps", &c.norm_eps, 1e-5, positive_finite())
+      .optional("tie_word_embeddings", &c.tie_word_embeddings, true);
+  read_layer_types(fields, c);
+  c.rope = read_rope_parameters(fields, 1000000.0, c.hidden_size / c.num_attention_heads);
+  fields
+      .check([&] { return static_cast<int64_t>(c.layer_types.size()) == c.num_hidden_layers; },
+             "layer_types must name num_hidden_layers layers")
+      .check([&] { return c.hidden_size % c.num_attention_heads == 0; }, "num_attention_heads must divide hidden_size")
+      .check([&] { return c.num_attention_heads % c.num_key_value_heads == 0; },
+             "num_key_value_heads must divide num_attention_heads")
+      .finish();
+  return c;
+}
+
+AttentionConfig attention_config(const Lfm2Config& c) {
+  AttentionConfig attention;
+  attention.hidden_size = c.hidden_size;
+  attention.num_heads = c.num_attention_heads;
+  attention.num_kv_heads = c.num_key_value_heads;
+  attention.head_dim = c.head_dim();
+  attention.rope = c.rope;
+  attention.qk_norm_eps = c.norm_eps;
+  attention.out_proj = "out_proj";
+  attention.q_norm = "q_layernorm";
+  attention.k_norm = "k_layernorm";
+  return attention;
+}
+
+ShortConvConfig conv_config(const Lfm2Config& c) {
+  ShortConvConfig conv;
+  conv.hidden_size = c.hidden_size;
+  conv.conv_kernel = c.conv_l_cache;
+  conv.use_bias = c.conv_bias;
+  return conv;
+}
+
+GatedMlpConfig mlp_config(const Lfm2Config& c) {
+  GatedMlpConfig mlp;
+  mlp.hidden_size = c.hidden_size;
+  mlp.intermediate_size = c.ffn_size();
+  mlp.gate = "w1";
+  mlp.up = "w3";
+  mlp.down = "w2";
+  return mlp;
+}
+
+struct Lfm2Block {
+  RmsNorm operator_norm;
+  std::unique_ptr<Attention> attention;  // one of the two
+  std::unique_ptr<ShortConv> conv;
+  RmsNorm ffn_norm;
+  GatedMlp feed_forward;
+
+  Lfm2Block(WeightLoader loader, WeightLoader mlp, const Lfm2Config& c, bool is_attention)
+      : operator_norm(loader, "operator_norm", c.hidden_size, c.norm_eps),
+        ffn_norm(loader, "ffn_norm", c.hidden_size, c.norm_eps),
+        feed_forward(mlp_config(c), mlp) {
+    if (is_attention) {
+      WeightLoader self_attn = loader.scoped("self_attn");
+      attention = std::make_unique<Attention>(attention_config(c), self_attn);
+    } else {
+      WeightLoader short_conv = loader.scoped("conv");
+      conv = std::make_unique<ShortConv>(conv_config(c), short_conv);
+    }
+  }
+};
+
+class Lfm2 final : public Model {
+ public:
+  Lfm2(ModelLoadContext& context, const Lfm2Config& c) : config_(c), loader_(context), base_(loader_.scoped("model")) {
+    EMB
+    for (int64_t i = 0; i < c.num_hidden_layers; ++i) add_layer(i);
+    info_.architecture = "lfm2";
+    info_.vocab_size = c.vocab_size;
+    info_.hidden_size = c.hidden_size;
+    info_.num_layers = c.num_hidden_layers;
+    info_.max_position_embeddings = c.max_position_embeddings;
+    loader_.finish(info_);
+  }
+
+  const ModelInfo& info() const noexcept override { return info_; }
+
+  void forward(const ForwardBatch& batch) override {
+    const int64_t tokens = batch.num_tokens();
+    const int64_t d = config_.hidden_size;
+    WorkspaceScope scope(*batch.workspace);
+    float* x = batch.workspace->take<float>(tokens * d);       // [T, D] residual stream
+    float* normed = batch.workspace->take<float>(tokens * d);  // [T, D]
+    embed_tokens_->forward(batch, x);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      Lfm2Block& layer = *layers_[i];
+      batch.record_hidden(static_cast<int>(i), x, d);
+      layer.operator_norm.forward(batch, x, tokens, normed);
+      if (layer.attention)
+        layer.attention->forward(batch, normed, x, /*accumulate=*/true);
+      else
+        layer.conv->forward(batch, normed, x, /*accumulate=*/true);
+      layer.ffn_norm.forward(batch, x, tokens, normed);
+      layer.feed_forward.forward(batch, normed, x, /*accumulate=*/true);
+    }
+    embedding_norm_->forward(batch, x, tokens, normed);
+    batch.record_hidden(static_cast<int>(layers_.size()), normed, d);
+    lm_head_->forward(batch, normed);
+  }
+
+ private:
+  void add_layer(int64_t i) {
+    WeightLoader loader = base_.scoped("layers." + std::to_string(i));
+    layers_.push_back(std::make_unique<Lfm2Block>(loader, loader.scoped("feed_forward"), config_, config_.is_attention(i)));
+    const Lfm2Block& layer = *layers_.back();
+    if (layer.attention)
+      info_.layers.push_back({layer.attention->layer_name(), "full_attention", layer.attention.get()});
+    else
+      info_.layers.push_back({layer.conv->layer_name(), "short_conv", layer.conv.get()});
+    info_.layers.push_back({loader.full_name("feed_forward"), "mlp", nullptr});
+  }
+
+  Lfm2Config config_;
+  WeightLoader loader_;
+  WeightLoader base_;
+  std::vector<std::unique_ptr<Lfm2Block>> layers_;
+  std::unique_ptr<RmsNorm> embedding_norm_;
+  std::unique_ptr<LmHead> lm_head_;
+  std::unique_ptr<Embedding> embed_tokens_;
+  ModelInfo info_;
+};
+
+std::unique_ptr<Model> load(ModelLoadContext& context) {
+  return std::make_unique<Lfm2>(context, read_config(context.config_json, context.config_path));
+}
+
+const RegisterModel kLfm2({"lfm2", {"Lfm2ForCausalLM"}, load});
+
+}  // namespace
+}  // namespace coluber

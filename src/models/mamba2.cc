@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Mamba-2 (Dao and Gu, 2024). Per layer: x = x + mixer(norm(x)). The gated norm of the mixer spans the whole width, whatever
+// n_groups says, and dt is clamped to time_step_limit in every step.
+#include "base/json.h"
+#include "coluber/registry.h"
+#include "formats/hf_config.h"
+#include "layers/embedding.h"
+#include "layers/lm_head.h"
+#include "layers/mamba_mixer2.h"
+#include "layers/norm.h"
+#include "layers/weight_loader.h"
+#include "tensor/workspace.h"
+
+namespace coluber {
+namespace {
+
+struct Mamba2Config {
+  int64_t vocab_size = 0, hidden_size = 0, num_hidden_layers = 0;
+  int64_t num_heads = 0, head_dim = 0, state_size = 0, n_groups = 0, conv_kernel = 0, expand = 0, chunk_size = 0;
+  double layer_norm_epsilon = 0;
+  bool use_bias = false, use_conv_bias = true, tie_word_embeddings = false;
+  std::vector<double> time_step_limit;
+  std::string hidden_act;
+
+  int64_t intermediate_size() const { return num_heads * head_dim; }
+};
+
+Mamba2Config read_config(const std::string& text, const std::string& path) {
+  const Json json = parse_config(text, path);
+  ConfigFields fields(json, path);
+  Mamba2Config c;
+  fields.alias("hidden_size", {"d_model"}).alias("num_hidden_layers", {"n_layer"});
+  fields.required("vocab_size", &c.vocab_size, positive())
+      .required("hidden_size", &c.hidden_size, positive())
+      .required("num_hidden_layers", &c.num_hidden_layers, positive())
+      .optional("head_dim", &c.head_dim, 64, positive())
+      .optional("expand", &c.expand, 2, positive());
+  fields.optional("num_heads", &c.num_heads, std::max<int64_t>(c.expand * c.hidden_size / c.head_dim, 1), positive())
+      .optional("state_size", &c.state_size, 128, positive())
+      .optional("n_groups", &c.n_groups, 8, positive())
+      .optional("conv_kernel", &c.conv_kernel, 4, between(2, 8))
+      .optional("chunk_size", &c.chunk_size, 256, positive())
+      .optional("layer_norm_epsilon", &c.layer_norm_epsilon, 1e-5, positive_finite())
+      .optional("use_bias", &c.use_bias, false)
+      .optional("use_conv_bias", &c.use_conv_bias, true)
+      .optional("tie_word_embeddings", &c.tie_word_embeddings, false)
+      .optional("time_step_limit", &c.time_step_limit, {0.0, kInfinity}, at_least(0))
+      .optional("hidden_act", &c.hidden_act, "silu", one_of({"silu", "swish"}))
+      .check([&] { return c.intermediate_size() == c.expand * c.hidden_size; },
+             "num_heads * head_dim must be expand * hidden_size")
+      .check([&] { return c.num_heads % c.n_groups == 0; }, "n_groups must divide num_heads")
+      .check([&] { return c.time_step_limit.size() == 2 && c.time_step_limit[0] <= c.time_step_limit[1]; },
+             "time_step_limit must be two numbers, the lower first")
+      .finish();
+  return c;
+}
+
+MambaMixer2Config mixer_config(const Mamba2Config& c) {
+  MambaMixer2Config mixer;
+  mixer.hidden_size = c.hidden_size;
+  mixer.num_heads = c.num_heads;
+  mixer.head_dim = c.head_dim;
+  mixer.state_size = c.state_size;
+  mixer.n_groups = c.n_groups;
+  mixer.conv_kernel = c.conv_kernel;
+  mixer.use_bias = c.use_bias;
+  mixer.use_conv_bias = c.use_conv_bias;
+  mixer.norm_eps = c.layer_norm_epsilon;
+  mixer.norm_groups = 1;
+  mixer.time_step_min = c.time_step_limit[0];
+  mixer.time_step_max = c.time_step_limit[1];
+  return mixer;
+}
+
+struct Mamba2Block {
+  RmsNorm norm;
+  MambaMixer2 mixer;
+
+  Mamba2Block(WeightLoader loader, const Mamba2Config& c)
+      : norm(loader, "norm", c.hidden_size, c.layer_norm_epsilon), mixer(mixer_config(c), loader.scoped("mixer")) {}
+};
+
+class Mamba2 final : public Model {
+ public:
+  Mamba2(ModelLoadContext& context, const Mamba2Config& c)
+      : config_(c), loader_(context), backbone_(loader_.scoped("backbone")) {
+    context.config.mamba_chunk_size = c.chunk_size;
+    for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
+      layers_.push_back(std::make_unique<Mamba2Block>(backbone_.scoped("layers." + std::to_string(i)), c));
+      info_.layers.push_back({layers_.back()->mixer.layer_name(), "mamba2", &layers_.back()->mixer});
+    }
+    EMB
+    info_.architecture = "mamba2";
+    info_.vocab_size = c.vocab_size;
+    info_.hidden_size = c.hidden_size;
+    info_.num_layers = c.num_hidden_layers;
+    loader_.finish(info_);
+  }
+
+  const ModelInfo& info() const noexcept override { return info_; }
+
+  void forward(const ForwardBatch& batch) override {
+    const int64_t tokens = batch.num_tokens();
+    const int64_t d = config_.hidden_size;
+    WorkspaceScope scope(*batch.workspace);
+    float* x = batch.workspace->take<float>(tokens * d);       // [T, D] residual stream
+    float* normed = batch.workspace->take<float>(tokens * d);  // [T, D]
+    embeddings_->forward(batch, x);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      layers_[i]->norm.forward(batch, x, tokens, normed);
+      layers_[i]->mixer.forward(batch, normed, x, /*accumulate=*/true);
+      if (i + 1 < layers_.size()) batch.record_hidden(static_cast<int>(i), x, d);
+    }
+    norm_f_->forward(batch, x, tokens, normed);
+    batch.record_hidden(static_cast<int>(layers_.size()) - 1, normed, d);
+    lm_head_->forward(batch, normed);
+  }
+
+ private:
+  Mamba2Config config_;
+  WeightLoader loader_;
+  WeightLoader backbone_;
+  std::vector<std::unique_ptr<Mamba2Block>> layers_;
+  std::unique_ptr<RmsNorm> norm_f_;
+  std::unique_ptr<LmHead> lm_head_;
+  std::unique_ptr<Embedding> embeddings_;
+  ModelInfo info_;
+};
+
+std::unique_ptr<Model> load(ModelLoadContext& context) {
+  return std::make_unique<Mamba2>(context, read_config(context.config_json, context.config_path));
+}
+
+const RegisterModel kMamba2({"mamba2", {"Mamba2ForCausalLM"}, load});
+
+}  // namespace
+}  // namespace coluber
