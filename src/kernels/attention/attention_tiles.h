@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the SIMD tiers of paged_attention cut their work: tiles of query vectors that share one kv head, and segments of the
-// context on an absolute grid. The drivers in paged_attention.cc walk these; a tier supplies the arithmetic of one segment.
+// How the SIMD tiers of paged_attention cut their work: tiles of query vectors that share one kv head, and segments of
+// the context on an absolute grid. The drivers in paged_attention.cc walk these; a tier supplies the arithmetic of one
+// segment.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace coluber {
 
-// Keys of one online-softmax step: 32 rows of 128 float32 stay in the first-level cache.
-inline constexpr int64_t kKeyBlock = 32;
+// Keys of one online-softmax step: 64 keys of 128 float32 still leave room in a second-level cache for the queries.
+inline constexpr int64_t kKeyBlock = 64;
 // Positions that one partial result sums up; a multiple of kKeyBlock. Long contexts are split over threads by segments.
 inline constexpr int64_t kSegment = 512;
 // Query vectors (tokens times heads of the group) that share a pass over the keys.
@@ -35,9 +36,12 @@ struct AttentionPartial {
 
 // Scratch of one thread.
 struct AttentionScratch {
-  const float** rows = nullptr;  // [kKeyBlock]
-  float* widened = nullptr;      // [kKeyBlock, D], 16-bit pages only
-  float* scores = nullptr;       // [vectors, kKeyBlock]
+  const float** rows = nullptr;     // [kKeyBlock] values of the block
+  float* widened = nullptr;         // [kKeyBlock, D], 16-bit pages only
+  float* keys = nullptr;            // [D, kKeyBlock] keys of the block, transposed
+  float* scores = nullptr;          // [vectors, kKeyBlock]
+  const float** queries = nullptr;  // [vectors]
+  int64_t* positions = nullptr;     // [vectors]
 };
 
 // Overwrites `out` with the sums over the keys of one segment.

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Causal attention with grouped query heads over paged keys and values, for packed rows: decodes and prefill chunks in one
-// call. For query t of row r at absolute position p = seq_lens[r] - query_len(r) + t, with kv head g = h / (Hq / Hkv):
+// Causal attention with grouped query heads over paged keys and values, for packed rows: decodes and prefill chunks in
+// one call. For query t of row r at absolute position p = seq_lens[r] - query_len(r) + t, with kv head g = h / (Hq /
+// Hkv):
 //
 //   out[t, h] = sum_{j <= p} softmax_j(scale * q[t, h] . K[j, g]) V[j, g]
 //
-// (softmax online over key blocks, as in Dao et al., FlashAttention, 2022). Keys of the step must already be in their pages
-// (store_kv). A page is K [block_size, Hkv, D], then V [block_size, Hkv, D]; pages lie `page_stride_bytes` apart.
+// (softmax online over key blocks, as in Dao et al., FlashAttention, 2022). Keys of the step must already be in their
+// pages (store_kv). A page is K [block_size, Hkv, D], then V [block_size, Hkv, D]; pages lie `page_stride_bytes` apart.
 //
-// Numeric contract: float32 throughout. Key blocks and segments lie on an absolute grid of positions and a query never reads
-// or weighs a key beyond its own position, so its result does not depend on how the prompt was cut, on the rows beside it, on
-// the page size or on the number of threads: bit for bit, within a tier. `ref` sums in double.
+// Numeric contract: float32 throughout. Key blocks and segments lie on an absolute grid of positions and a query never
+// reads or weighs a key beyond its own position, so its result does not depend on how the prompt was cut, on the rows
+// beside it, on the page size or on the number of threads: bit for bit, within a tier. `ref` sums in double.
 //
 // A page with id <= kNullBlockId holds no keys. A query without any key, and tokens beyond query_start_loc[R] up to
 // num_tokens, give 0. Scratch does not grow with the context. Pages must be at multiples of the element size.

@@ -1,119 +1,166 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of one attention tile. A score is kLanes partial sums over the head dim, added in a fixed tree; a value is one
-// chain of multiply-adds over the keys in ascending order. Neither depends on the tile around it.
+// The arithmetic of one attention tile. A score is one chain of multiply-adds over the head dim in ascending order
+// (keys lie in lanes, transposed once a block), a value one over the keys (the head dim lies in lanes): neither depends
+// on the tile around it.
 
-inline constexpr int64_t kQueryStep = kLanes / 4;  // query vectors of a register tile of scores; it is four keys wide
-
+// A kLanes x kLanes square is transposed in log2(kLanes) steps: step S exchanges the lanes whose bit S differs from the
+// row's.
 template <int S, int... I>
-COLUBER_INLINE Vec attention_add_halves(Vec a, Vec b, std::integer_sequence<int, I...>) {
-  // Lane i: the sum of lanes i and i^S of a where bit S of i is clear, of b where it is set.
-  auto kept = __builtin_shufflevector(a.v, b.v, ((I & S) != 0 ? I + kLanes : I)...);
-  auto moved = __builtin_shufflevector(a.v, b.v, ((I & S) != 0 ? (I ^ S) + kLanes : (I ^ S))...);
-  return {kept + moved};
+COLUBER_INLINE void attention_exchange(Vec& a, Vec& b, std::integer_sequence<int, I...>) {
+  auto low = __builtin_shufflevector(a.v, b.v, ((I & S) != 0 ? (I ^ S) + kLanes : I)...);
+  auto high = __builtin_shufflevector(a.v, b.v, ((I & S) != 0 ? I + kLanes : (I ^ S))...);
+  a.v = low;
+  b.v = high;
 }
 
-// Lane i of the result is the sum of the lanes of v[i].
-COLUBER_INLINE Vec attention_sum_each(Vec* v) {
-  using Lanes = std::make_integer_sequence<int, kLanes>;
-  for (int i = 0; i < kLanes / 2; ++i) v[i] = attention_add_halves<1>(v[2 * i], v[2 * i + 1], Lanes{});
-  for (int i = 0; i < kLanes / 4; ++i) v[i] = attention_add_halves<2>(v[2 * i], v[2 * i + 1], Lanes{});
-  for (int i = 0; i < kLanes / 8; ++i) v[i] = attention_add_halves<4>(v[2 * i], v[2 * i + 1], Lanes{});
-  if constexpr (kLanes == 16) v[0] = attention_add_halves<kLanes / 2>(v[0], v[1], Lanes{});
-  return v[0];
-}
-
-// scores[i][0..3] = q_i . key_j for kQueryStep vectors and four keys.
-COLUBER_INLINE void attention_score_tile(const float* const* q, const float* const* keys, int64_t head_dim,
-                                         float scale, float* const* scores) {
-  Vec sums[kLanes];
+template <int S>
+COLUBER_INLINE void attention_transpose_step(Vec* v) {
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) sums[i] = zero();
-  int64_t d = 0;
-  for (; d + kLanes <= head_dim; d += kLanes) {
-    Vec k[4] = {load(keys[0] + d), load(keys[1] + d), load(keys[2] + d), load(keys[3] + d)};
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < kQueryStep; ++i) {
-      Vec x = load(q[i] + d);
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) sums[i * 4 + j] = fma(x, k[j], sums[i * 4 + j]);
-    }
+  for (int i = 0; i < kLanes; ++i) {
+    if ((i & S) == 0) attention_exchange<S>(v[i], v[i + S], std::make_integer_sequence<int, kLanes>{});
   }
-  if (d < head_dim) {
-    int n = static_cast<int>(head_dim - d);
-    Vec k[4] = {load_n(keys[0] + d, n), load_n(keys[1] + d, n), load_n(keys[2] + d, n), load_n(keys[3] + d, n)};
-#pragma GCC unroll 4
-    for (int64_t i = 0; i < kQueryStep; ++i) {
-      Vec x = load_n(q[i] + d, n);
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) sums[i * 4 + j] = fma(x, k[j], sums[i * 4 + j]);
-    }
-  }
-  alignas(64) float flat[kLanes];
-  store(flat, attention_sum_each(sums) * set1(scale));
-  for (int64_t i = 0; i < kQueryStep; ++i) std::memcpy(scores[i], flat + i * 4, 4 * sizeof(float));
 }
 
-// Rows of K (or V) of one head at positions [begin, end): pointers into float32 pages, or widened copies. `end` may shrink to
-// where the pages end; a null page inside cuts the block there.
-inline int64_t attention_gather_rows(const PagedAttentionArgs& args, const AttentionTile& tile, int64_t begin,
-                                     int64_t end, int64_t plane, const AttentionScratch& scratch) {
+COLUBER_INLINE void attention_transpose(Vec* v) {
+  attention_transpose_step<1>(v);
+  attention_transpose_step<2>(v);
+  attention_transpose_step<4>(v);
+  if constexpr (kLanes == 16) attention_transpose_step<kLanes / 2>(v);
+}
+
+template <DType kType>
+COLUBER_INLINE Vec attention_load(const std::byte* row, int64_t d) {
+  if constexpr (kType == DType::kFloat32) {
+    return load(reinterpret_cast<const float*>(row) + d);
+  } else {
+    const auto* half = reinterpret_cast<const uint16_t*>(row) + d;
+    if constexpr (kType == DType::kBFloat16) return load_bf16(half);
+    return load_f16(half);
+  }
+}
+
+template <DType kType>
+COLUBER_INLINE Vec attention_load_n(const std::byte* row, int64_t d, int n) {
+  if constexpr (kType == DType::kFloat32) {
+    return load_n(reinterpret_cast<const float*>(row) + d, n);
+  } else {
+    uint16_t half[kLanes] = {};
+    std::memcpy(half, reinterpret_cast<const uint16_t*>(row) + d, static_cast<size_t>(n) * sizeof(uint16_t));
+    return attention_load<kType>(reinterpret_cast<const std::byte*>(half), 0);
+  }
+}
+
+// Rows of K of one head at positions [begin, begin + count); those of V lie `plane` bytes behind. Fewer where a null
+// page comes; returns how many.
+inline int64_t attention_rows(const PagedAttentionArgs& args, const AttentionTile& tile, int64_t begin, int64_t count,
+                              const std::byte** rows) {
   const KvPages& kv = args.kv;
-  const int64_t size = kv.dtype == DType::kFloat32 ? 4 : 2;
-  for (int64_t position = begin; position < end; ++position) {
-    int32_t id = args.block_table.at(tile.row, position / kv.block_size);
-    if (id <= kNullBlockId) return position - begin;
-    int64_t element = ((plane * kv.block_size + position % kv.block_size) * kv.num_kv_heads + tile.kv_head) * kv.head_dim;
-    const std::byte* row = kv.page(id) + element * size;
-    int64_t i = position - begin;
-    if (kv.dtype == DType::kFloat32) {
-      scratch.rows[i] = reinterpret_cast<const float*>(row);
-      continue;
+  const int64_t size = kv.dtype == DType::kFloat32 ? 4 : 2, step = kv.row_elements() * size;
+  int64_t column = begin / kv.block_size, offset = begin % kv.block_size;
+  for (int64_t i = 0; i < count; ++column, offset = 0) {
+    const int32_t id = args.block_table.at(tile.row, column);
+    if (id <= kNullBlockId) return i;
+    const std::byte* row = kv.page(id) + tile.kv_head * kv.head_dim * size + offset * step;
+    for (; offset < kv.block_size && i < count; ++offset, ++i, row += step) rows[i] = row;
+  }
+  return count;
+}
+
+COLUBER_INLINE void attention_fetch(const std::byte* row, int64_t bytes) {
+  for (int64_t byte = 0; byte < bytes; byte += 64) prefetch(row + byte);
+}
+
+// The block's keys with kLanes of them in a vector, and their values fetched ahead: these come next.
+template <DType kType>
+inline void attention_transpose_keys(const std::byte* const* rows, int64_t count, int64_t head_dim, int64_t plane_bytes,
+                                     float* keys) {
+  const int64_t row_bytes = head_dim * (kType == DType::kFloat32 ? 4 : 2);
+  for (int64_t first = 0; first < count; first += kLanes) {
+    const std::byte* group[kLanes];  // the last row again where there are fewer: what it gives is never read
+    for (int64_t i = 0; i < kLanes; ++i) {
+      group[i] = rows[std::min(first + i, count - 1)];
+      attention_fetch(group[i] + plane_bytes, row_bytes);
     }
-    const auto* half = reinterpret_cast<const uint16_t*>(row);
-    float* wide = scratch.widened + i * kv.head_dim;
-    scratch.rows[i] = wide;
-    const bool bf16 = kv.dtype == DType::kBFloat16;
-    int64_t d = 0;
-    for (; d + kLanes <= kv.head_dim; d += kLanes) store(wide + d, bf16 ? load_bf16(half + d) : load_f16(half + d));
-    if (d < kv.head_dim) {
-      int n = static_cast<int>(kv.head_dim - d);
-      uint16_t tail[kLanes] = {};
-      std::memcpy(tail, half + d, static_cast<size_t>(n) * sizeof(uint16_t));
-      store_n(wide + d, bf16 ? load_bf16(tail) : load_f16(tail), n);
+    for (int64_t d = 0; d < head_dim; d += kLanes) {
+      const int n = static_cast<int>(std::min<int64_t>(kLanes, head_dim - d));
+      Vec square[kLanes];
+      if (n == kLanes) {
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) square[i] = attention_load<kType>(group[i], d);
+      } else {
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) square[i] = attention_load_n<kType>(group[i], d, n);
+      }
+      attention_transpose(square);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) {
+        if (i < n) store(keys + (d + i) * kKeyBlock + first, square[i]);
+      }
     }
   }
-  return end - begin;
 }
 
-// Keys of the block that vector v may see.
-COLUBER_INLINE int64_t attention_visible(const AttentionTile& tile, int64_t group, int64_t v, int64_t begin,
-                                         int64_t count) {
-  int64_t position = tile.first_position + v / group;
-  return std::clamp<int64_t>(position + 1 - begin, 0, count);
-}
-
-COLUBER_INLINE const float* attention_query(const PagedAttentionArgs& args, const AttentionTile& tile, int64_t group,
-                                            int64_t v) {
-  return args.q + (tile.first_token + v / group) * args.q_stride +
-         (tile.kv_head * group + v % group) * args.kv.head_dim;
-}
-
-inline void attention_scores(const PagedAttentionArgs& args, const AttentionTile& tile, int64_t group, int64_t begin,
-                             int64_t count, const AttentionScratch& scratch) {
-  const int64_t vectors = tile.num_tokens * group;
-  for (int64_t v = 0; v < vectors; v += kQueryStep) {
-    const float* q[kQueryStep];
-    int64_t last = std::min(v + kQueryStep, vectors) - 1;
-    for (int64_t i = 0; i < kQueryStep; ++i) q[i] = attention_query(args, tile, group, std::min(v + i, last));
-    int64_t visible = attention_visible(tile, group, last, begin, count);
-    for (int64_t j = 0; j < visible; j += 4) {
-      const float* keys[4];
-      float* out[kQueryStep];
-      float spare[4];
-      for (int64_t k = 0; k < 4; ++k) keys[k] = scratch.rows[std::min(j + k, visible - 1)];
-      for (int64_t i = 0; i < kQueryStep; ++i) out[i] = v + i <= last ? scratch.scores + (v + i) * kKeyBlock + j : spare;
-      attention_score_tile(q, keys, args.kv.head_dim, args.scale, out);
+// Pointers to float32 rows of the values: into the pages, or widened copies. The next block's keys are fetched ahead.
+template <DType kType>
+inline void attention_widen_values(const std::byte* const* rows, int64_t count, int64_t head_dim, int64_t plane_bytes,
+                                   const std::byte* const* next, int64_t num_next, const AttentionScratch& scratch) {
+  const int64_t row_bytes = head_dim * (kType == DType::kFloat32 ? 4 : 2);
+  for (int64_t i = 0; i < count; ++i) {
+    if (i < num_next) attention_fetch(next[i], row_bytes);
+    if constexpr (kType == DType::kFloat32) {
+      scratch.rows[i] = reinterpret_cast<const float*>(rows[i] + plane_bytes);
+    } else {
+      float* wide = scratch.widened + i * head_dim;
+      scratch.rows[i] = wide;
+      int64_t d = 0;
+      for (; d + kLanes <= head_dim; d += kLanes) store(wide + d, attention_load<kType>(rows[i] + plane_bytes, d));
+      if (d < head_dim) {
+        const int n = static_cast<int>(head_dim - d);
+        store_n(wide + d, attention_load_n<kType>(rows[i] + plane_bytes, d, n), n);
+      }
     }
+  }
+}
+
+// scores[i][j] = scale * q[i] . key j, for Q vectors and the C vectors of keys from `first` on.
+template <int Q, int C>
+COLUBER_INLINE void attention_score_tile(const float* const* q, const float* keys, int64_t first, int64_t head_dim,
+                                         float scale, float* scores) {
+  Vec sums[Q][C];
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i) {
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) sums[i][c] = zero();
+  }
+  for (int64_t d = 0; d < head_dim; ++d) {
+    Vec k[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) k[c] = load(keys + d * kKeyBlock + first + c * kLanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < Q; ++i) {
+      Vec x = set1(q[i][d]);
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) sums[i][c] = fma(x, k[c], sums[i][c]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < Q; ++i) {
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) store(scores + i * kKeyBlock + first + c * kLanes, sums[i][c] * set1(scale));
+  }
+}
+
+// Vectors of keys or columns beside Q rows that fill half of the registers with sums.
+template <int Q>
+inline constexpr int kAttentionColumns = kRegisters / (2 * Q) < 8 ? kRegisters / (2 * Q) : 8;
+
+template <int Q>
+inline void attention_scores(const float* const* q, int64_t count, int64_t head_dim, float scale, const float* keys,
+                             float* scores) {
+  constexpr int kWide =
+      kAttentionColumns<Q> * kLanes <= kKeyBlock ? kAttentionColumns<Q> : static_cast<int>(kKeyBlock) / kLanes;
+  for (int64_t first = 0; first < count; first += kWide * kLanes) {
+    attention_score_tile<Q, kWide>(q, keys, first, head_dim, scale, scores);
   }
 }
 
@@ -176,20 +223,93 @@ template <int Q>
 inline void attention_add_values(const float* const* rows, int64_t from, int64_t to, const float* weights,
                                  float* values, int64_t head_dim) {
   if (from >= to) return;
-  constexpr int kWide = kRegisters / 8;
+  constexpr int kWide = kAttentionColumns<Q>;
   int64_t d = 0;
   for (; d + kWide * kLanes <= head_dim; d += kWide * kLanes) {
     attention_value_tile<Q, kWide>(rows, from, to, weights, values, head_dim, d);
+  }
+  if constexpr (kWide > 4) {
+    for (; d + 4 * kLanes <= head_dim; d += 4 * kLanes) {
+      attention_value_tile<Q, 4>(rows, from, to, weights, values, head_dim, d);
+    }
   }
   for (; d + kLanes <= head_dim; d += kLanes) {
     attention_value_tile<Q, 1>(rows, from, to, weights, values, head_dim, d);
   }
   if (d == head_dim) return;
-  int n = static_cast<int>(head_dim - d);
+  const int n = static_cast<int>(head_dim - d);
   for (int i = 0; i < Q; ++i) {
     Vec sum = load_n(values + i * head_dim + d, n);
     for (int64_t j = from; j < to; ++j) sum = fma(set1(weights[i * kKeyBlock + j]), load_n(rows[j] + d, n), sum);
     store_n(values + i * head_dim + d, sum, n);
+  }
+}
+
+// Q successive vectors over one block of keys; visible[i] of them for vector i, ascending with i.
+template <int Q>
+inline void attention_values(int64_t v, const int64_t* visible, int64_t head_dim, const AttentionPartial& out,
+                             const AttentionScratch& scratch) {
+  const float* weights = scratch.scores + v * kKeyBlock;
+  float* values = out.values + v * head_dim;
+  attention_add_values<Q>(scratch.rows, 0, visible[0], weights, values, head_dim);
+  for (int i = 1; i < Q; ++i) {
+    attention_add_values<1>(scratch.rows, visible[0], visible[i], weights + i * kKeyBlock, values + i * head_dim,
+                            head_dim);
+  }
+}
+
+template <int Q>
+inline void attention_block_keys(int64_t v, int64_t begin, int64_t count, const PagedAttentionArgs& args,
+                                 const AttentionPartial& out, const AttentionScratch& scratch) {
+  const int64_t head_dim = args.kv.head_dim;
+  attention_scores<Q>(scratch.queries + v, count, head_dim, args.scale, scratch.keys, scratch.scores + v * kKeyBlock);
+  for (int64_t i = v; i < v + Q; ++i) {
+    const int64_t n = std::clamp<int64_t>(scratch.positions[i] + 1 - begin, 0, count);
+    if (n > 0) {
+      attention_weigh(n, head_dim, scratch.scores + i * kKeyBlock, out.maximum + i, out.sum + i,
+                      out.values + i * head_dim);
+    }
+  }
+}
+
+template <int Q>
+inline void attention_block_values(int64_t v, int64_t begin, int64_t count, int64_t head_dim,
+                                   const AttentionPartial& out, const AttentionScratch& scratch) {
+  int64_t visible[Q];
+  for (int64_t i = 0; i < Q; ++i) visible[i] = std::clamp<int64_t>(scratch.positions[v + i] + 1 - begin, 0, count);
+  attention_values<Q>(v, visible, head_dim, out, scratch);
+}
+
+// One block of keys for all vectors of a tile: scores and weights first, values after. `rows` are its keys, `next`
+// those of the block behind it.
+template <DType kType>
+inline void attention_block(const PagedAttentionArgs& args, int64_t vectors, int64_t begin,
+                            const std::byte* const* rows, int64_t count, const std::byte* const* next, int64_t num_next,
+                            const AttentionPartial& out, const AttentionScratch& scratch) {
+  const int64_t head_dim = args.kv.head_dim;
+  const int64_t plane_bytes = args.kv.block_size * args.kv.row_elements() * (kType == DType::kFloat32 ? 4 : 2);
+  attention_transpose_keys<kType>(rows, count, head_dim, plane_bytes, scratch.keys);
+  int64_t v = 0;
+  for (; v + 4 <= vectors; v += 4) attention_block_keys<4>(v, begin, count, args, out, scratch);
+  for (; v + 2 <= vectors; v += 2) attention_block_keys<2>(v, begin, count, args, out, scratch);
+  if (v < vectors) attention_block_keys<1>(v, begin, count, args, out, scratch);
+  attention_widen_values<kType>(rows, count, head_dim, plane_bytes, next, num_next, scratch);
+  for (v = 0; v + 4 <= vectors; v += 4) attention_block_values<4>(v, begin, count, head_dim, out, scratch);
+  for (; v + 2 <= vectors; v += 2) attention_block_values<2>(v, begin, count, head_dim, out, scratch);
+  if (v < vectors) attention_block_values<1>(v, begin, count, head_dim, out, scratch);
+}
+
+template <DType kType>
+inline void attention_blocks(const PagedAttentionArgs& args, const AttentionTile& tile, int64_t vectors, int64_t begin,
+                             int64_t end, const AttentionPartial& out, const AttentionScratch& scratch) {
+  const std::byte* rows[2][kKeyBlock];
+  int64_t count[2] = {attention_rows(args, tile, begin, std::min(kKeyBlock, end - begin), rows[0]), 0};
+  for (int now = 0; begin < end; begin += kKeyBlock, now ^= 1) {
+    const int64_t rest = end - begin - kKeyBlock;
+    count[now ^ 1] =
+        rest > 0 ? attention_rows(args, tile, begin + kKeyBlock, std::min(kKeyBlock, rest), rows[now ^ 1]) : 0;
+    if (count[now] == 0) continue;
+    attention_block<kType>(args, vectors, begin, rows[now], count[now], rows[now ^ 1], count[now ^ 1], out, scratch);
   }
 }
 
@@ -200,33 +320,19 @@ void attention_segment(const PagedAttentionArgs& args, const AttentionTile& tile
   for (int64_t v = 0; v < vectors; ++v) {
     out.maximum[v] = -__builtin_inff();
     out.sum[v] = 0.0f;
+    const int64_t token = v / group;
+    scratch.positions[v] = tile.first_position + token;
+    scratch.queries[v] =
+        args.q + (tile.first_token + token) * args.q_stride + (tile.kv_head * group + v % group) * head_dim;
   }
   std::memset(out.values, 0, static_cast<size_t>(vectors * head_dim) * sizeof(float));
-  const int64_t end = std::min((segment + 1) * kSegment, tile.first_position + tile.num_tokens);
-  for (int64_t begin = segment * kSegment; begin < end; begin += kKeyBlock) {
-    int64_t count = attention_gather_rows(args, tile, begin, std::min(begin + kKeyBlock, end), 0, scratch);
-    if (count == 0) continue;
-    attention_scores(args, tile, group, begin, count, scratch);
-    for (int64_t v = 0; v < vectors; ++v) {
-      int64_t n = attention_visible(tile, group, v, begin, count);
-      if (n == 0) continue;
-      attention_weigh(n, head_dim, scratch.scores + v * kKeyBlock, out.maximum + v, out.sum + v,
-                      out.values + v * head_dim);
-    }
-    attention_gather_rows(args, tile, begin, begin + count, 1, scratch);
-    int64_t v = 0;
-    for (; v + 4 <= vectors; v += 4) {
-      int64_t shared = attention_visible(tile, group, v, begin, count);  // positions ascend with v
-      attention_add_values<4>(scratch.rows, 0, shared, scratch.scores + v * kKeyBlock, out.values + v * head_dim, head_dim);
-      for (int64_t i = v + 1; i < v + 4; ++i) {
-        attention_add_values<1>(scratch.rows, shared, attention_visible(tile, group, i, begin, count),
-                                scratch.scores + i * kKeyBlock, out.values + i * head_dim, head_dim);
-      }
-    }
-    for (; v < vectors; ++v) {
-      attention_add_values<1>(scratch.rows, 0, attention_visible(tile, group, v, begin, count),
-                              scratch.scores + v * kKeyBlock, out.values + v * head_dim, head_dim);
-    }
+  const int64_t begin = segment * kSegment, end = std::min(begin + kSegment, tile.first_position + tile.num_tokens);
+  if (args.kv.dtype == DType::kFloat32) {
+    attention_blocks<DType::kFloat32>(args, tile, vectors, begin, end, out, scratch);
+  } else if (args.kv.dtype == DType::kBFloat16) {
+    attention_blocks<DType::kBFloat16>(args, tile, vectors, begin, end, out, scratch);
+  } else {
+    attention_blocks<DType::kFloat16>(args, tile, vectors, begin, end, out, scratch);
   }
 }
 
@@ -256,8 +362,8 @@ void attention_fold(int64_t vectors, int64_t head_dim, const AttentionPartial& n
 void attention_finish(const PagedAttentionArgs& args, const AttentionTile& tile, const AttentionPartial& sums) {
   const int64_t group = args.num_heads / args.kv.num_kv_heads, head_dim = args.kv.head_dim;
   for (int64_t v = 0; v < tile.num_tokens * group; ++v) {
-    float* out = args.out + (tile.first_token + v / group) * args.out_stride +
-                 (tile.kv_head * group + v % group) * head_dim;
+    float* out =
+        args.out + (tile.first_token + v / group) * args.out_stride + (tile.kv_head * group + v % group) * head_dim;
     const float* values = sums.values + v * head_dim;
     Vec factor = sums.sum[v] == 0.0f ? zero() : set1(1.0f) / set1(sums.sum[v]);
     int64_t d = 0;
@@ -286,7 +392,8 @@ void store_kv_rows(const StoreKvArgs& args, int64_t begin, int64_t end) {
       auto* half = reinterpret_cast<uint16_t*>(to);
       const bool bf16 = kv.dtype == DType::kBFloat16;
       int64_t d = 0;
-      for (; d + kLanes <= width; d += kLanes) bf16 ? store_bf16(half + d, load(from + d)) : store_f16(half + d, load(from + d));
+      for (; d + kLanes <= width; d += kLanes)
+        bf16 ? store_bf16(half + d, load(from + d)) : store_f16(half + d, load(from + d));
       if (d < width) {
         int n = static_cast<int>(width - d);
         uint16_t tail[kLanes];

@@ -54,8 +54,13 @@ class Pages {
       slots.push_back(id <= kNullBlockId ? kPadSlotId : id * sizes_.block_size + p % sizes_.block_size);
     }
     const int64_t width = sizes_.num_kv_heads * sizes_.head_dim;
-    StoreKvArgs args{keys_[static_cast<size_t>(r)].data() + from * width, width,
-                     values_[static_cast<size_t>(r)].data() + from * width, width, to - from, slots.data(), view()};
+    StoreKvArgs args{keys_[static_cast<size_t>(r)].data() + from * width,
+                     width,
+                     values_[static_cast<size_t>(r)].data() + from * width,
+                     width,
+                     to - from,
+                     slots.data(),
+                     view()};
     f(args, pool);
   }
   void store_all(ThreadPool& pool) {
@@ -101,15 +106,16 @@ std::vector<float> attend(PagedAttentionFunction f, const Sizes& sizes, Pages& p
 
 TEST(PagedAttention, CandidatesAgreeOverShapes) {
   ThreadPool pool(2);
-  const Sizes shapes[] = {{},
-                          {.num_heads = 6, .num_kv_heads = 2, .head_dim = 12, .block_size = 5},
-                          {.num_heads = 8, .num_kv_heads = 8, .head_dim = 64},
-                          {.num_heads = 1, .num_kv_heads = 1, .head_dim = 7, .page_padding_bytes = 52},
-                          {.num_heads = 14, .num_kv_heads = 2, .head_dim = 80, .block_size = 32},
-                          {.num_heads = 40, .num_kv_heads = 1, .head_dim = 128, .block_size = 64},
-                          {.num_heads = 4, .num_kv_heads = 1, .head_dim = 256, .dtype = DType::kBFloat16},
-                          {.num_heads = 4, .num_kv_heads = 2, .head_dim = 20, .dtype = DType::kBFloat16, .page_padding_bytes = 6},
-                          {.num_heads = 3, .num_kv_heads = 3, .head_dim = 33, .dtype = DType::kFloat16}};
+  const Sizes shapes[] = {
+      {},
+      {.num_heads = 6, .num_kv_heads = 2, .head_dim = 12, .block_size = 5},
+      {.num_heads = 8, .num_kv_heads = 8, .head_dim = 64},
+      {.num_heads = 1, .num_kv_heads = 1, .head_dim = 7, .page_padding_bytes = 52},
+      {.num_heads = 14, .num_kv_heads = 2, .head_dim = 80, .block_size = 32},
+      {.num_heads = 40, .num_kv_heads = 1, .head_dim = 128, .block_size = 64},
+      {.num_heads = 4, .num_kv_heads = 1, .head_dim = 256, .dtype = DType::kBFloat16},
+      {.num_heads = 4, .num_kv_heads = 2, .head_dim = 20, .dtype = DType::kBFloat16, .page_padding_bytes = 6},
+      {.num_heads = 3, .num_kv_heads = 3, .head_dim = 33, .dtype = DType::kFloat16}};
   for (const Sizes& sizes : shapes) {
     Pages pages(sizes, {1, 70, 33, 520, 64});
     pages.store_all(pool);
@@ -232,7 +238,8 @@ TEST(StoreKv, CandidatesWriteTheSameBytesAndNothingElse) {
       };
       const std::vector<std::byte> want = run(store_kv_ref);
       const int64_t null_page = dtype_bytes(dtype, 2 * 4 * 2 * head_dim);
-      EXPECT_TRUE(std::all_of(want.begin(), want.begin() + null_page, [](std::byte b) { return b == std::byte{0xff}; }));
+      EXPECT_TRUE(
+          std::all_of(want.begin(), want.begin() + null_page, [](std::byte b) { return b == std::byte{0xff}; }));
       for (const auto& candidate : store_kv().candidates()) {
         if (candidate.isa > active_isa()) {
           name_unrun_tier("store_kv", candidate.name);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Writes the step's keys and values into their pages: row t goes to page slot_mapping[t] / block_size, place
-// slot_mapping[t] % block_size; a negative slot writes nothing. Rounds to the pages' dtype, to nearest even; every candidate
-// gives the same bits. The page layout is in paged_attention.h. Two rows never share a slot.
+// slot_mapping[t] % block_size; a negative slot writes nothing. Rounds to the pages' dtype, to nearest even; every
+// candidate gives the same bits. The page layout is in paged_attention.h. Two rows never share a slot.
 #pragma once
 
 #include <cstdint>

@@ -5,10 +5,10 @@
 //   p = softmax(router logits [T, E]); I = the top_k largest, ties to the lowest id;  w_e = p_e / sum_{i in I} p_i
 //   y_t = sum_{e in I, ascending} w_e * (W2_e (silu(W1_e x_t) * W3_e x_t))
 //
-// Tokens are grouped by expert, so that a weight is read once a step; every matrix product splits its rows over the threads
-// (few tokens: an expert is never left to one thread). A token's result does not depend on the tokens beside it, as each product
-// (kernels/gemm) and the order of the sum do not. Router statistics are float32, as published; the gate of a NaN token still names
-// valid experts, and its weights carry the NaN.
+// Tokens are grouped by expert, so that a weight is read once a step; every matrix product splits its rows over the
+// threads (few tokens: an expert is never left to one thread). A token's result does not depend on the tokens beside
+// it, as each product (kernels/gemm) and the order of the sum do not. Router statistics are float32, as published; the
+// gate of a NaN token still names valid experts, and its weights carry the NaN.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,14 @@ struct RouterArgs {
   const float* logits = nullptr;  // [T, E]
   int64_t num_tokens = 0;
   int64_t num_experts = 0;
-  int64_t top_k = 0;         // 1 to E
-  bool renormalize = true;   // false: w_e = p_e
+  int64_t top_k = 0;              // 1 to E
+  bool renormalize = true;        // false: w_e = p_e
   int32_t* expert_ids = nullptr;  // out: [T, top_k], ascending
   float* weights = nullptr;       // out: [T, top_k]
 };
 
-// Scalar by design: it needs top_k exponentials a token (E without renormalisation), next to D * E products of the gate.
+// Scalar by design: it needs top_k exponentials a token (E without renormalisation), next to D * E products of the
+// gate.
 void route_top_k(const RouterArgs& args, ThreadPool& pool);
 
 struct Expert {

@@ -18,7 +18,8 @@ void moe_combine(const CombineExpertsArgs& args, int64_t t) {
   int64_t d = 0;
   for (; d + kLanes <= args.width; d += kLanes) {
     Vec sum = zero();
-    for (int64_t j = 0; j < args.top_k; ++j) sum = fma(set1(weights[j]), load(args.rows + places[j] * args.width + d), sum);
+    for (int64_t j = 0; j < args.top_k; ++j)
+      sum = fma(set1(weights[j]), load(args.rows + places[j] * args.width + d), sum);
     store(y + d, args.accumulate ? load(y + d) + sum : sum);
   }
   if (d == args.width) return;

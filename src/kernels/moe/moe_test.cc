@@ -78,7 +78,8 @@ TEST(RouteTopK, MatchesSortingTheSoftmax) {
           for (int64_t j = 0; j < top_k; ++j) {
             const size_t i = static_cast<size_t>(t * top_k + j);
             ASSERT_EQ(routes.ids[i], order[static_cast<size_t>(j)]) << "token " << t;
-            ASSERT_NEAR(routes.weights[i], std::exp(static_cast<double>(x[routes.ids[i]])) / (renormalize ? chosen : all), 1e-6);
+            ASSERT_NEAR(routes.weights[i],
+                        std::exp(static_cast<double>(x[routes.ids[i]])) / (renormalize ? chosen : all), 1e-6);
           }
         }
       }

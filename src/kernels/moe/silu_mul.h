@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// out = silu(gate) * up, silu(x) = x / (1 + exp(-x)): the middle of a gated MLP, dense or of an expert. Element by element, so a
-// row's result does not depend on the others; `out` may be `gate` or `up`.
+// out = silu(gate) * up, silu(x) = x / (1 + exp(-x)): the middle of a gated MLP, dense or of an expert. Element by
+// element, so a row's result does not depend on the others; `out` may be `gate` or `up`.
 #pragma once
 
 #include <cstdint>

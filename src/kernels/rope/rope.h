@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rotary position embedding (Su et al., RoFormer, 2021), in place on the queries and keys of packed tokens. With R = rotary_dim
-// and f[i] the frequencies, a token at position p turns each pair by the angle p * f[i]:
+// Rotary position embedding (Su et al., RoFormer, 2021), in place on the queries and keys of packed tokens. With R =
+// rotary_dim and f[i] the frequencies, a token at position p turns each pair by the angle p * f[i]:
 //
 //   (x[a], x[b]) <- m * (x[a] cos - x[b] sin, x[b] cos + x[a] sin)
 //   half-split ("NeoX"):  a = i, b = i + R/2        interleaved: a = 2i, b = 2i + 1        0 <= i < R/2
 //
-// Elements from R on stay as they are. m is the attention factor of the scaling (1 without). Angles, sine and cosine are double,
-// so that long positions keep their precision; the turn itself is float32. A token's result depends on the token alone.
+// Elements from R on stay as they are. m is the attention factor of the scaling (1 without). Angles, sine and cosine
+// are double, so that long positions keep their precision; the turn itself is float32. A token's result depends on the
+// token alone.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +35,12 @@ struct RopeConfig {
   double theta = 10000.0;  // rope_theta
   int64_t rotary_dim = 0;  // even, at most the head dim
   bool interleaved = false;
-  double factor = 1.0;                                // linear, llama3, yarn
-  double low_freq_factor = 1.0;                       // llama3
-  double high_freq_factor = 4.0;                      // llama3
-  int64_t original_max_position_embeddings = 0;       // llama3, yarn
-  double beta_fast = 32.0;                            // yarn
-  double beta_slow = 1.0;                             // yarn
+  double factor = 1.0;                                    // linear, llama3, yarn
+  double low_freq_factor = 1.0;                           // llama3
+  double high_freq_factor = 4.0;                          // llama3
+  int64_t original_max_position_embeddings = 0;           // llama3, yarn
+  double beta_fast = 32.0;                                // yarn
+  double beta_slow = 1.0;                                 // yarn
   std::optional<double> attention_factor = std::nullopt;  // yarn; unset: 0.1 ln(factor) + 1
 };
 

@@ -34,9 +34,9 @@ std::string problems_of(const RopeConfig& config, int64_t head_dim) {
            fmt::format("low_freq_factor {} must be positive and below high_freq_factor {}", config.low_freq_factor,
                        config.high_freq_factor));
   } else {
-    expect(finite_positive(config.beta_slow) && finite_positive(config.beta_fast) &&
-               config.beta_slow <= config.beta_fast,
-           fmt::format("beta_slow {} must be positive and at most beta_fast {}", config.beta_slow, config.beta_fast));
+    expect(
+        finite_positive(config.beta_slow) && finite_positive(config.beta_fast) && config.beta_slow <= config.beta_fast,
+        fmt::format("beta_slow {} must be positive and at most beta_fast {}", config.beta_slow, config.beta_fast));
     expect(!config.attention_factor || finite_positive(*config.attention_factor),
            "attention_factor: expected a positive number");
   }
@@ -53,13 +53,14 @@ void scale_llama3(const RopeConfig& config, std::vector<double>& frequencies) {
       frequency /= config.factor;
       continue;
     }
-    const double kept = (original / wavelength - config.low_freq_factor) /
-                        (config.high_freq_factor - config.low_freq_factor);
+    const double kept =
+        (original / wavelength - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor);
     frequency = (1.0 - kept) * frequency / config.factor + kept * frequency;
   }
 }
 
-// Peng et al., YaRN, 2023: dimensions that turn often over the original context are kept, slow ones stretched, a ramp between.
+// Peng et al., YaRN, 2023: dimensions that turn often over the original context are kept, slow ones stretched, a ramp
+// between.
 void scale_yarn(const RopeConfig& config, std::vector<double>& frequencies) {
   const double dim = static_cast<double>(config.rotary_dim);
   auto dimension_of = [&](double turns) {

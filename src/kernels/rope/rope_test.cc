@@ -44,8 +44,9 @@ TEST(Rope, CandidatesAgreeOverShapes) {
   std::vector<int64_t> positions = {0, 1, 2, 77, 4096, 131071, 1000000};
   for (int64_t i = 0; i < 40; ++i) positions.push_back(i * 3);
   for (bool interleaved : {false, true}) {
-    for (const Case& c : {Case{4, 2, 16, 16, interleaved}, Case{3, 1, 12, 12, interleaved}, Case{2, 2, 64, 32, interleaved},
-                          Case{1, 0, 10, 6, interleaved}, Case{2, 1, 128, 128, interleaved}}) {
+    for (const Case& c :
+         {Case{4, 2, 16, 16, interleaved}, Case{3, 1, 12, 12, interleaved}, Case{2, 2, 64, 32, interleaved},
+          Case{1, 0, 10, 6, interleaved}, Case{2, 1, 128, 128, interleaved}}) {
       SCOPED_TRACE("rotary dim " + std::to_string(c.rotary_dim) + (interleaved ? " interleaved" : ""));
       expect_candidates_agree(rope(), kRopeTolerance, [&](RopeFunction f) { return run(f, c, positions, pool); });
     }
@@ -95,8 +96,13 @@ TEST(RopeFrequencies, LinearDividesAllByTheFactor) {
 }
 
 TEST(RopeFrequencies, Llama3KeepsShortWavesAndStretchesLongOnes) {
-  const RopeConfig config{.type = RopeType::kLlama3, .theta = 500000.0, .rotary_dim = 128, .factor = 8.0,
-                          .low_freq_factor = 1.0, .high_freq_factor = 4.0, .original_max_position_embeddings = 8192};
+  const RopeConfig config{.type = RopeType::kLlama3,
+                          .theta = 500000.0,
+                          .rotary_dim = 128,
+                          .factor = 8.0,
+                          .low_freq_factor = 1.0,
+                          .high_freq_factor = 4.0,
+                          .original_max_position_embeddings = 8192};
   const auto plain = rope_frequencies({.theta = 500000.0, .rotary_dim = 128}, 128).frequencies;
   const auto scaled = rope_frequencies(config, 128).frequencies;
   int mixed = 0;
@@ -116,14 +122,18 @@ TEST(RopeFrequencies, Llama3KeepsShortWavesAndStretchesLongOnes) {
 }
 
 TEST(RopeFrequencies, YarnRampsBetweenKeptAndStretched) {
-  const RopeConfig config{.type = RopeType::kYarn, .theta = 10000.0, .rotary_dim = 128, .factor = 4.0,
+  const RopeConfig config{.type = RopeType::kYarn,
+                          .theta = 10000.0,
+                          .rotary_dim = 128,
+                          .factor = 4.0,
                           .original_max_position_embeddings = 4096};
   const auto plain = rope_frequencies({.rotary_dim = 128}, 128).frequencies;
   const RopeFrequencies scaled = rope_frequencies(config, 128);
   EXPECT_NEAR(scaled.attention_factor, 0.1 * std::log(4.0) + 1.0, 1e-12);
   EXPECT_DOUBLE_EQ(scaled.frequencies.front(), plain.front());
   EXPECT_DOUBLE_EQ(scaled.frequencies.back(), plain.back() / 4.0);
-  // Dimensions 20.. to 46 are the ramp: 64 ln(4096 / (32 * 2 pi)) / ln 10000 = 20.9, 64 ln(4096 / (2 pi)) / ln 10000 = 45.03.
+  // Dimensions 20.. to 46 are the ramp: 64 ln(4096 / (32 * 2 pi)) / ln 10000 = 20.9, 64 ln(4096 / (2 pi)) / ln 10000
+  // = 45.03.
   EXPECT_DOUBLE_EQ(scaled.frequencies[20], plain[20]);
   EXPECT_NEAR(scaled.frequencies[33] / plain[33], 0.25 * 0.5 + 0.5, 1e-12);
   EXPECT_DOUBLE_EQ(scaled.frequencies[46], plain[46] / 4.0);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// e^x for x <= 0 in double from additions and multiplications alone (no fused ones), so that every processor, tier and C library
-// gives the same bits: a token that is sampled must not depend on them. Within 2 ulp of the true value; 0 below -708 and for
-// minus infinity.
+// e^x for x <= 0 in double from additions and multiplications alone (no fused ones), so that every processor, tier and
+// C library gives the same bits: a token that is sampled must not depend on them. Within 2 ulp of the true value; 0
+// below -708 and for minus infinity.
 #pragma once
 
 #include <bit>
@@ -17,9 +17,20 @@ struct ExactExp {
   static constexpr double kRounder = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
   static constexpr double kSmallest = -708.0;
   // 1 / 13!, 1 / 12!, ..., 1 / 0!
-  static constexpr double kTerms[14] = {
-      1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0, 1.0 / 40320.0, 1.0 / 5040.0,
-      1.0 / 720.0,        1.0 / 120.0,       1.0 / 24.0,       1.0 / 6.0,       0.5,            1.0,           1.0};
+  static constexpr double kTerms[14] = {1.0 / 6227020800.0,
+                                        1.0 / 479001600.0,
+                                        1.0 / 39916800.0,
+                                        1.0 / 3628800.0,
+                                        1.0 / 362880.0,
+                                        1.0 / 40320.0,
+                                        1.0 / 5040.0,
+                                        1.0 / 720.0,
+                                        1.0 / 120.0,
+                                        1.0 / 24.0,
+                                        1.0 / 6.0,
+                                        0.5,
+                                        1.0,
+                                        1.0};
 };
 
 inline double exact_exp(double x) noexcept {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two sweeps over a whole vocabulary that sampling needs. Both are exact: every candidate gives the same bits, so that the
-// same logits and seed give the same token on every machine.
+// The two sweeps over a whole vocabulary that sampling needs. Both are exact: every candidate gives the same bits, so
+// that the same logits and seed give the same token on every machine.
 //
 //   scan_logits   block_maxima[b] = max of block b of kScanBlock logits; says whether a NaN or +infinity is there
 //                 (block_maxima then mean nothing)
-//   sum_weights   block_sums[b] = sum over block b of kSumBlock logits of w = exp((logit - maximum) * inverse_temperature),
+//   sum_weights   block_sums[b] = sum over block b of kSumBlock logits of w = exp((logit - maximum) *
+//   inverse_temperature),
 //                 0 where w < floor: eight interleaved chains s[j] = sum_i w[8 i + j], then
 //                 ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7)), in double, w by exact_exp
 #pragma once

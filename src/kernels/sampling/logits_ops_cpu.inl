@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eight doubles a step in every tier, with exact_exp's operations one for one: the compiler maps them to one or two registers.
+// Eight doubles a step in every tier, with exact_exp's operations one for one: the compiler maps them to one or two
+// registers.
 
 typedef double SamplingDoubles __attribute__((vector_size(64)));
 typedef int64_t SamplingInts __attribute__((vector_size(64)));
@@ -55,6 +56,7 @@ void sampling_sum_weights(const SumWeightsArgs& args) {
       w = x >= ExactExp::kSmallest ? w : SamplingDoubles{};
       sums += w >= args.floor ? w : SamplingDoubles{};
     }
-    args.block_sums[begin / kSumBlock] = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    args.block_sums[begin / kSumBlock] =
+        ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
   }
 }

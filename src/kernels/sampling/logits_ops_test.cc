@@ -46,7 +46,8 @@ TEST(SumWeights, CandidatesGiveTheSameBits) {
             continue;
           }
           const std::vector<double> got = run(candidate.function);
-          EXPECT_EQ(0, std::memcmp(got.data(), want.data(), want.size() * sizeof(double))) << candidate.name << " " << vocab;
+          EXPECT_EQ(0, std::memcmp(got.data(), want.data(), want.size() * sizeof(double)))
+              << candidate.name << " " << vocab;
         }
       }
     }

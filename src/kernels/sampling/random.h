@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A random number as a pure function of a seed and a position: no state to save, fork or replay, the same on every machine.
-// Not for cryptography.
+// A random number as a pure function of a seed and a position: no state to save, fork or replay, the same on every
+// machine. Not for cryptography.
 #pragma once
 
 #include <cstdint>

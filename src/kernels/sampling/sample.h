@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From logits to a token: penalties, temperature, min-p, top-k, top-p and a seeded choice, in vLLM's order and meanings. Stop
-// words, end tokens and grammars are not its business.
+// From logits to a token: penalties, temperature, min-p, top-k, top-p and a seeded choice, in vLLM's order and
+// meanings. Stop words, end tokens and grammars are not its business.
 //
 //   1. repetition_penalty r over prompt and output tokens: logit > 0 ? logit / r : logit * r
 //      frequency_penalty f, presence_penalty s over output tokens: logit -= f * count, logit -= s
 //      banned tokens become minus infinity
 //   2. temperature below kGreedyTemperature: the largest logit, ties to the lowest id
 //   3. else p = softmax(logits / temperature); a token stays where p >= min_p * max p, and it is among the top_k by
-//      (logit descending, id ascending), and the tokens before it, of those that are left, hold less than top_p of their sum
+//      (logit descending, id ascending), and the tokens before it, of those that are left, hold less than top_p of
+//      their sum
 //   4. the first token whose running sum exceeds uniform_at(seed, position) times the whole
 //
 // Log-probabilities are the raw logits' log-softmax, before step 1.
 //
-// The same logits, parameters, seed and position give the same token on every machine: sums are double in a fixed order,
-// exponentials exact_exp, and no step depends on the tier. Neither sorts more than it needs: one or two sweeps at memory speed
-// for a vocabulary of 150,000. Not thread-safe with a shared scratch; nothing is allocated once the scratch has its size, but for
-// `top_logprobs` where they are asked for.
+// The same logits, parameters, seed and position give the same token on every machine: sums are double in a fixed
+// order, exponentials exact_exp, and no step depends on the tier. Neither sorts more than it needs: one or two sweeps
+// at memory speed for a vocabulary of 150,000. Not thread-safe with a shared scratch; nothing is allocated once the
+// scratch has its size, but for `top_logprobs` where they are asked for.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +34,10 @@ struct SampleInput {
   const float* logits = nullptr;  // [V], left as they are
   int64_t vocab = 0;
   const SamplingParams& params;  // checked by SamplingParams::problems
-  std::span<const int32_t> prompt_ids;
-  std::span<const int32_t> output_ids;
+  std::span<const int32_t> prompt_ids = {};
+  std::span<const int32_t> output_ids = {};
   uint64_t seed = 0;
-  uint64_t position = 0;  // a number of its own for each token of a sequence
+  uint64_t position = 0;                     // a number of its own for each token of a sequence
   std::span<const int32_t> banned_ids = {};  // e.g. end tokens before min_tokens
 };
 
@@ -54,11 +55,11 @@ struct SampleCandidate {
 
 // Memory that is kept between calls.
 struct SampleScratch {
-  std::vector<float> logits;         // [V] after step 1, where it changes anything
+  std::vector<float> logits;  // [V] after step 1, where it changes anything
   std::vector<float> block_maxima;
   std::vector<double> block_sums;
-  std::vector<int32_t> counts;       // [V], all zero between calls
-  std::vector<uint8_t> seen;         // [V], all zero between calls
+  std::vector<int32_t> counts;  // [V], all zero between calls
+  std::vector<uint8_t> seen;    // [V], all zero between calls
   std::vector<SampleCandidate> candidates;
   std::vector<SampleCandidate> sorted;  // radix sort's other half
   std::vector<double> weights;

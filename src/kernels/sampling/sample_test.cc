@@ -67,7 +67,8 @@ struct Naive {
       double sum = 0, before = 0;
       for (const auto& [id, w] : kept) sum += w;
       size_t n = 0;
-      while (n < kept.size() && (p.top_p >= 1.0f || before < static_cast<double>(p.top_p) * sum)) before += kept[n++].second;
+      while (n < kept.size() && (p.top_p >= 1.0f || before < static_cast<double>(p.top_p) * sum))
+        before += kept[n++].second;
       kept.resize(n);
     }
     for (const auto& [id, w] : kept) total += w;
@@ -297,8 +298,9 @@ TEST(SampleToken, LogprobsAreOfTheRawLogits) {
   ASSERT_EQ(result.top_logprobs.size(), 5u);
   std::vector<int32_t> order(1000);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return logits[static_cast<size_t>(a)] > logits[static_cast<size_t>(b)];
+  });
   for (size_t i = 0; i < 5; ++i) {
     EXPECT_EQ(result.top_logprobs[i].id, order[i]);
     EXPECT_NEAR(result.top_logprobs[i].logprob, logits[static_cast<size_t>(order[i])] - std::log(sum), 1e-5);
@@ -311,10 +313,12 @@ TEST(SampleToken, ReusedScratchLeavesNoTrace) {
   SampleScratch scratch;
   const std::vector<float> large = model_logits(3000, 1), small = model_logits(200, 2);
   const std::vector<int32_t> ids = {1, 2, 3, 3, 2999};
-  const SamplingParams penal = with({{&SamplingParams::repetition_penalty, 2.0f}, {&SamplingParams::frequency_penalty, 1.0f}}, 30);
+  const SamplingParams penal =
+      with({{&SamplingParams::repetition_penalty, 2.0f}, {&SamplingParams::frequency_penalty, 1.0f}}, 30);
   for (uint64_t position = 0; position < 30; ++position) {
     SampleScratch fresh;
-    const SampleInput first{large.data(), 3000, penal, ids, ids, 1, position}, second{small.data(), 200, penal, {}, {}, 1, position};
+    const SampleInput first{large.data(), 3000, penal, ids, ids, 1, position},
+        second{small.data(), 200, penal, {}, {}, 1, position};
     EXPECT_EQ(sample_token(first, scratch).id, sample_token(first, fresh).id);
     EXPECT_EQ(sample_token(second, scratch).id, sample_token(second, fresh).id);
   }

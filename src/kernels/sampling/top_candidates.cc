@@ -20,8 +20,8 @@ bool is_better(const SampleCandidate& a, const SampleCandidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-// A heap with the worst of the best on top; blocks that cannot beat it are skipped. Ids ascend, so that an equal logit that
-// comes later never displaces one that is there.
+// A heap with the worst of the best on top; blocks that cannot beat it are skipped. Ids ascend, so that an equal logit
+// that comes later never displaces one that is there.
 void select_by_heap(const float* logits, int64_t vocab, const float* block_maxima, int64_t count,
                     std::vector<SampleCandidate>& heap) {
   float bar = kLowest;

@@ -9,7 +9,8 @@
 
 namespace coluber {
 
-// Fills scratch.candidates with the best `count` logits above minus infinity, best first. `block_maxima` are scan_logits'.
+// Fills scratch.candidates with the best `count` logits above minus infinity, best first. `block_maxima` are
+// scan_logits'.
 void select_top_candidates(const float* logits, int64_t vocab, const float* block_maxima, int64_t count,
                            SampleScratch& scratch);
 
