@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tide_check FOLDER: writes a tide checkpoint of random weights into FOLDER, loads it as any model is loaded, and checks that
-// chunks, company and recycled slots do not change what the model says. Prints what the engine knows about the layers.
+// tide_check FOLDER: writes a tide checkpoint of random weights into FOLDER, loads it as any model is loaded, and
+// checks that chunks, company and recycled slots do not change what the model says. Prints what the engine knows about
+// the layers.
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -25,8 +26,9 @@ constexpr int64_t kLayers = 2;
 class CheckpointWriter {
  public:
   void add(const std::string& name, const std::string& shape, int64_t count, float low, float high) {
-    header_ += std::string(header_.empty() ? "{" : ",") + "\"" + name + "\":{\"dtype\":\"F32\",\"shape\":" + shape + ",\"data_offsets\":[" +
-               std::to_string(values_.size() * 4) + "," + std::to_string((values_.size() + static_cast<size_t>(count)) * 4) + "]}";
+    header_ += std::string(header_.empty() ? "{" : ",") + "\"" + name + "\":{\"dtype\":\"F32\",\"shape\":" + shape +
+               ",\"data_offsets\":[" + std::to_string(values_.size() * 4) + "," +
+               std::to_string((values_.size() + static_cast<size_t>(count)) * 4) + "]}";
     for (int64_t i = 0; i < count; ++i) {
       state_ = state_ * 6364136223846793005u + 1442695040888963407u;
       values_.push_back(low + (high - low) * static_cast<float>(state_ >> 40) / static_cast<float>(1 << 24));
@@ -51,16 +53,19 @@ class CheckpointWriter {
 
 void write_checkpoint(const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder);
-  std::ofstream(folder / "config.json") << "{\"model_type\": \"tide\", \"architectures\": [\"TideForCausalLM\"], \"vocab_size\": " << kVocab << "}\n";
+  std::ofstream(folder / "config.json")
+      << "{\"model_type\": \"tide\", \"architectures\": [\"TideForCausalLM\"], \"vocab_size\": " << kVocab << "}\n";
   const std::string hidden = "[" + std::to_string(kHidden) + "]";
   CheckpointWriter writer;
-  writer.add("embedding", "[" + std::to_string(kVocab) + "," + std::to_string(kHidden) + "]", kVocab * kHidden, -1.0f, 1.0f);
+  writer.add("embedding", "[" + std::to_string(kVocab) + "," + std::to_string(kHidden) + "]", kVocab * kHidden, -1.0f,
+             1.0f);
   for (int64_t i = 0; i < kLayers; ++i) {
     const std::string prefix = "layers." + std::to_string(i) + ".";
     writer.add(prefix + "gate_weight", hidden, kHidden, -2.0f, 2.0f);
     writer.add(prefix + "gate_bias", hidden, kHidden, -1.0f, 1.0f);
     writer.add(prefix + "decay", hidden, kHidden, 0.2f, 0.98f);
-    writer.add(prefix + "table", "[" + std::to_string(tide::TideLayer::kTableRows) + "," + std::to_string(kHidden) + "]",
+    writer.add(prefix + "table",
+               "[" + std::to_string(tide::TideLayer::kTableRows) + "," + std::to_string(kHidden) + "]",
                tide::TideLayer::kTableRows * kHidden, -0.7f, 0.7f);
   }
   writer.write(folder / "model.safetensors");
@@ -79,17 +84,20 @@ void print_layers(const coluber::Engine& engine) {
     const auto spec = std::get<coluber::MambaSpec>(recurrent.get_kv_cache_spec(engine.config()));
     std::string states;
     for (size_t i = 0; i < spec.shapes.size(); ++i)
-      states += (i > 0 ? ", " : "") + spec.shapes[i].to_string() + " " + std::string(coluber::dtype_name(spec.dtypes[i]));
+      states +=
+          (i > 0 ? ", " : "") + spec.shapes[i].to_string() + " " + std::string(coluber::dtype_name(spec.dtypes[i]));
     std::printf("%-16s %-6s %-7s %-12s %10lld  %s\n", layer.name.c_str(), layer.kind.c_str(),
                 std::string(coluber::mamba_type_name(recurrent.mamba_type())).c_str(),
-                std::string(recurrent.get_attn_backend().name()).c_str(), static_cast<long long>(spec.page_size_bytes()), states.c_str());
+                std::string(recurrent.get_attn_backend().name()).c_str(),
+                static_cast<long long>(spec.page_size_bytes()), states.c_str());
   }
 }
 
 std::vector<float> logits_in_chunks(coluber::Engine& engine, const std::vector<int32_t>& prompt, int64_t chunk) {
   std::vector<float> all;
   const auto session = engine.open_session();
-  session->extend(prompt, chunk, [&](const float* logits, int64_t rows) { all.insert(all.end(), logits, logits + rows * kVocab); });
+  session->extend(prompt, chunk,
+                  [&](const float* logits, int64_t rows) { all.insert(all.end(), logits, logits + rows * kVocab); });
   return all;
 }
 
@@ -131,13 +139,15 @@ int run(const std::filesystem::path& folder) {
   const std::vector<float> whole = logits_in_chunks(*engine, prompt, 0);
   check(whole.size() == prompt.size() * kVocab, "a logit for every token of the prompt");
   for (const int64_t chunk : {1, 2, 7, 64})
-    check(logits_in_chunks(*engine, prompt, chunk) == whole, ("the same bits in chunks of " + std::to_string(chunk)).c_str());
+    check(logits_in_chunks(*engine, prompt, chunk) == whole,
+          ("the same bits in chunks of " + std::to_string(chunk)).c_str());
 
   const std::vector<int32_t> first = generate(*engine, {prompt})[0];
   const std::vector<int32_t> second = generate(*engine, {other})[0];
   check(first.size() == 20 && second.size() == 20, "twenty tokens each");
   check(first != second, "the prompt matters");
-  check(generate(*engine, {prompt, other}) == std::vector<std::vector<int32_t>>{first, second}, "company changes nothing");
+  check(generate(*engine, {prompt, other}) == std::vector<std::vector<int32_t>>{first, second},
+        "company changes nothing");
   check(generate(*engine, {prompt})[0] == first, "a recycled slot is as good as a new one");
   const auto session = engine->open_session();
   session->extend(other);
@@ -151,7 +161,8 @@ int run(const std::filesystem::path& folder) {
   check(std::vector<float>(session->last_logits().begin(), session->last_logits().end()) ==
             std::vector<float>(fresh->last_logits().begin(), fresh->last_logits().end()),
         "going back to a checkpoint forgets what came after");
-  check(before != std::vector<float>(fresh->last_logits().begin(), fresh->last_logits().end()), "and each token counts");
+  check(before != std::vector<float>(fresh->last_logits().begin(), fresh->last_logits().end()),
+        "and each token counts");
   std::printf("%s\n", failures == 0 ? "all checks passed" : "some checks failed");
   return failures == 0 ? 0 : 1;
 }

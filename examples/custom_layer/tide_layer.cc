@@ -30,12 +30,13 @@ const TideMetadata& TideMetadataBuilder::build(int64_t, const CommonAttentionMet
 }
 
 coluber::BuilderFactory TideBackend::get_builder_cls() const {
-  return [](const coluber::KVCacheSpec& spec, std::vector<std::string> layer_names, const coluber::EngineConfig&, coluber::Device&) {
+  return [](const coluber::KVCacheSpec& spec, std::vector<std::string> layer_names, const coluber::EngineConfig&,
+            coluber::Device&) {
     const auto* mamba = std::get_if<coluber::MambaSpec>(&spec);
     // Column 0 of the block table is the running state in cache mode none alone.
     if (mamba == nullptr || mamba->mamba_cache_mode != coluber::MambaCacheMode::kNone)
-      throw Error(ErrorCode::kInvalidConfig,
-                  "the tide layer '" + layer_names.front() + "' works in mamba_cache_mode none only; start the engine with it");
+      throw Error(ErrorCode::kInvalidConfig, "the tide layer '" + layer_names.front() +
+                                                 "' works in mamba_cache_mode none only; start the engine with it");
     return std::make_unique<TideMetadataBuilder>();
   };
 }

@@ -4,8 +4,9 @@
 //   g_t = sigmoid(w_d x_t + b_d)                   gate
 //   m_t = decay_d m_{t-1} + (1 - decay_d) g_t x_t  running average, float32 state [D]
 //   y_t = m_t + table[hash(i_{t-W+1} .. i_t)]_d    memory of the last W tokens, int32 state [W-1]
-// Every token is computed on its own from the state before it, so a prompt in chunks gives the very bits that one pass or one
-// token at a time gives. The layer declares two states of different dtypes and owns no memory; its metadata is its own.
+// Every token is computed on its own from the state before it, so a prompt in chunks gives the very bits that one pass
+// or one token at a time gives. The layer declares two states of different dtypes and owns no memory; its metadata is
+// its own.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ struct TideMetadata : coluber::AttentionMetadata {
   struct Row {
     int64_t first_token = 0;
     int64_t num_tokens = 0;
-    int64_t slot = 0;       // physical block
+    int64_t slot = 0;        // physical block
     bool has_state = false;  // else the row starts from nothing, whatever its slot holds
   };
   std::vector<Row> rows;

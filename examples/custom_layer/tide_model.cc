@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small model of tide layers, registered under its own model_type: embedding, residual blocks of RMS norm and tide layer,
-// and an output tied to the embedding. It reads its sizes from the shapes of its tensors.
+// A small model of tide layers, registered under its own model_type: embedding, residual blocks of RMS norm and tide
+// layer, and an output tied to the embedding. It reads its sizes from the shapes of its tensors.
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -42,8 +42,9 @@ class TideModel : public coluber::Model {
 std::vector<float> TideModel::take(const coluber::WeightSource& weights, const std::string& name, const Shape& shape) {
   const TensorView tensor = weights.get(name);
   if (tensor.dtype != DType::kFloat32 || !(tensor.shape == shape))
-    throw Error(ErrorCode::kInvalidData, weights.describe() + ": tensor '" + name + "' is " + std::string(dtype_name(tensor.dtype)) +
-                                             " " + tensor.shape.to_string() + ", expected float32 " + shape.to_string());
+    throw Error(ErrorCode::kInvalidData, weights.describe() + ": tensor '" + name + "' is " +
+                                             std::string(dtype_name(tensor.dtype)) + " " + tensor.shape.to_string() +
+                                             ", expected float32 " + shape.to_string());
   std::vector<float> values(static_cast<size_t>(shape.count()));
   std::memcpy(values.data(), tensor.data, values.size() * sizeof(float));
   info_.parameters += shape.count();
@@ -55,13 +56,15 @@ TideModel::TideModel(coluber::ModelLoadContext& context) {
   const coluber::WeightSource& weights = context.weights;
   const Shape table = weights.get("embedding").shape;
   if (table.rank() != 2)
-    throw Error(ErrorCode::kInvalidData, weights.describe() + ": 'embedding' has shape " + table.to_string() + ", expected [V, D]");
+    throw Error(ErrorCode::kInvalidData,
+                weights.describe() + ": 'embedding' has shape " + table.to_string() + ", expected [V, D]");
   vocab_size_ = table[0];
   hidden_size_ = table[1];
   embedding_ = take(weights, "embedding", table);
   while (weights.contains("layers." + std::to_string(layers_.size()) + ".decay")) {
     const std::string prefix = "layers." + std::to_string(layers_.size());
-    TideWeights tensors{take(weights, prefix + ".gate_weight", Shape{hidden_size_}), take(weights, prefix + ".gate_bias", Shape{hidden_size_}),
+    TideWeights tensors{take(weights, prefix + ".gate_weight", Shape{hidden_size_}),
+                        take(weights, prefix + ".gate_bias", Shape{hidden_size_}),
                         take(weights, prefix + ".decay", Shape{hidden_size_}),
                         take(weights, prefix + ".table", Shape{TideLayer::kTableRows, hidden_size_})};
     layers_.push_back(std::make_unique<TideLayer>(prefix + ".tide", hidden_size_, std::move(tensors)));
@@ -108,7 +111,9 @@ void TideModel::forward(const coluber::ForwardBatch& batch) {
   for (const int32_t row : batch.logits_rows) {
     for (int64_t v = 0; v < vocab_size_; ++v) {
       float sum = 0;
-      for (int64_t d = 0; d < hidden_size_; ++d) sum += normed_[static_cast<size_t>(row * hidden_size_ + d)] * embedding_[static_cast<size_t>(v * hidden_size_ + d)];
+      for (int64_t d = 0; d < hidden_size_; ++d)
+        sum += normed_[static_cast<size_t>(row * hidden_size_ + d)] *
+               embedding_[static_cast<size_t>(v * hidden_size_ + d)];
       *logits++ = sum;
     }
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the kernels of one step read. The runner fills one `CommonAttentionMetadata`; each backend's builder turns it into
-// its own struct, once a step. Rows are requests, decodes first, then prefills. Spans belong to the builder or the runner and
-// are valid until its next build. A row with state index kNullBlockId touches no state.
+// What the kernels of one step read. The runner fills one `CommonAttentionMetadata`; each backend's builder turns it
+// into its own struct, once a step. Rows are requests, decodes first, then prefills. Spans belong to the builder or the
+// runner and are valid until its next build. A row with state index kNullBlockId touches no state.
 #pragma once
 
 #include <cstdint>
@@ -33,12 +33,12 @@ struct CommonAttentionMetadata {
   int64_t num_actual_tokens = 0;  // may exceed query_start_loc's last where rows are padded for a graph
   int64_t max_query_len = 0;
   int64_t max_seq_len = 0;
-  BlockTableView block_table;                // [R, columns]
-  std::span<const int64_t> slot_mapping;     // [T] page * block_size + offset, attention only
-  std::span<const uint8_t> is_prefilling;    // [R] computed < prompt; empty: unknown
-  std::span<const int32_t> num_accepted_tokens;           // [R], speculative decoding; empty without
-  std::span<const int32_t> num_decode_draft_tokens;       // [R], -1 where a row does no speculative decoding; empty without
-  std::span<const int32_t> replayssm_decode_base;         // [R], replay; empty without
+  BlockTableView block_table;                        // [R, columns]
+  std::span<const int64_t> slot_mapping;             // [T] page * block_size + offset, attention only
+  std::span<const uint8_t> is_prefilling;            // [R] computed < prompt; empty: unknown
+  std::span<const int32_t> num_accepted_tokens;      // [R], speculative decoding; empty without
+  std::span<const int32_t> num_decode_draft_tokens;  // [R], -1 where a row does no speculative decoding; empty without
+  std::span<const int32_t> replayssm_decode_base;    // [R], replay; empty without
 
   int32_t query_len(int64_t row) const noexcept {
     return query_start_loc[static_cast<size_t>(row) + 1] - query_start_loc[static_cast<size_t>(row)];
@@ -73,21 +73,21 @@ struct BaseMambaAttentionMetadata : AttentionMetadata {
   int64_t num_decodes = 0;
   int64_t num_decode_tokens = 0;
   int64_t num_reqs = 0;
-  std::vector<uint8_t> has_initial_states_p;      // [P]
-  std::vector<int32_t> query_start_loc_p;         // [P+1] rebased to 0
-  std::vector<int32_t> state_indices_tensor_p;    // [P]
-  std::vector<int32_t> state_indices_tensor_d;    // [D, 1 + num_speculative_blocks]
+  std::vector<uint8_t> has_initial_states_p;    // [P]
+  std::vector<int32_t> query_start_loc_p;       // [P+1] rebased to 0
+  std::vector<int32_t> state_indices_tensor_p;  // [P]
+  std::vector<int32_t> state_indices_tensor_d;  // [D, 1 + num_speculative_blocks]
   int64_t state_indices_d_cols = 1;
-  std::vector<uint8_t> has_initial_states_d;      // [D] length exceeds query; a decode kernel starts from zeros else
-  std::vector<int32_t> query_start_loc_d;         // [D+1], speculative decoding only
-  std::vector<int32_t> num_accepted_tokens;       // [D], speculative decoding only
-  std::vector<int32_t> seq_lens;                  // [R]
+  std::vector<uint8_t> has_initial_states_d;  // [D] length exceeds query; a decode kernel starts from zeros else
+  std::vector<int32_t> query_start_loc_d;     // [D+1], speculative decoding only
+  std::vector<int32_t> num_accepted_tokens;   // [D], speculative decoding only
+  std::vector<int32_t> seq_lens;              // [R]
   CausalConv1dMetadata conv;
   // replay
   std::vector<int32_t> write_pos_d;
   std::vector<uint8_t> is_flush_d;
-  // Cache mode "all": state_indices_tensor_p and _d are whole rows of the block table, and these say which column a row reads
-  // (last computed), the first that it fills, and the one that it leaves its state in (last scheduled).
+  // Cache mode "all": state_indices_tensor_p and _d are whole rows of the block table, and these say which column a row
+  // reads (last computed), the first that it fills, and the one that it leaves its state in (last scheduled).
   int64_t state_indices_p_cols = 1;
   std::vector<int32_t> block_idx_last_scheduled_token;     // [R]
   std::vector<int32_t> block_idx_last_computed_token;      // [R]
@@ -108,34 +108,34 @@ struct Mamba2AttentionMetadata : BaseMambaAttentionMetadata {
   PrefillCheckpointMetadata checkpoint;
 };
 
-// Gated DeltaNet and Kimi Delta Attention. Rows with draft tokens ("spec") are kept apart from the others ("non-spec"); a batch
-// never has plain decodes and spec rows at once (the decodes count as prefills then).
+// Gated DeltaNet and Kimi Delta Attention. Rows with draft tokens ("spec") are kept apart from the others ("non-spec");
+// a batch never has plain decodes and spec rows at once (the decodes count as prefills then).
 struct GDNAttentionMetadata : AttentionMetadata {
   int64_t num_prefills = 0;
   int64_t num_prefill_tokens = 0;
   int64_t num_decodes = 0;
   int64_t num_decode_tokens = 0;
-  int64_t num_spec_decodes = 0;        // S
+  int64_t num_spec_decodes = 0;  // S
   int64_t num_spec_decode_tokens = 0;
   int64_t num_actual_tokens = 0;
-  int64_t num_reqs = 0;                // R
-  std::vector<int32_t> seq_lens;                     // [R]
-  std::vector<uint8_t> spec_sequence_masks;          // [R]; empty without spec rows
-  std::vector<int32_t> spec_query_start_loc;         // [S+1]
-  std::vector<int32_t> spec_state_indices_tensor;    // [S, 1 + num_spec]
+  int64_t num_reqs = 0;                            // R
+  std::vector<int32_t> seq_lens;                   // [R]
+  std::vector<uint8_t> spec_sequence_masks;        // [R]; empty without spec rows
+  std::vector<int32_t> spec_query_start_loc;       // [S+1]
+  std::vector<int32_t> spec_state_indices_tensor;  // [S, 1 + num_spec]
   int64_t spec_state_indices_cols = 1;
-  std::vector<int32_t> spec_token_indx;              // tokens of spec rows
-  std::vector<int32_t> num_accepted_tokens;          // [S]
-  std::vector<int32_t> non_spec_query_start_loc;     // [R-S+1]
+  std::vector<int32_t> spec_token_indx;                // tokens of spec rows
+  std::vector<int32_t> num_accepted_tokens;            // [S]
+  std::vector<int32_t> non_spec_query_start_loc;       // [R-S+1]
   std::vector<int32_t> non_spec_state_indices_tensor;  // [R-S]
-  std::vector<int32_t> non_spec_token_indx;          // tokens of the other rows
-  std::vector<uint8_t> has_initial_state;            // [R-S]; empty without prefills
+  std::vector<int32_t> non_spec_token_indx;            // tokens of the other rows
+  std::vector<uint8_t> has_initial_state;              // [R-S]; empty without prefills
   // The prefills alone, rebased to 0, and their chunks of kGdnChunkSize tokens.
-  std::vector<int32_t> prefill_query_start_loc;      // [P+1]
-  std::vector<int32_t> prefill_state_indices;        // [P]
-  std::vector<uint8_t> prefill_has_initial_state;    // [P]
-  std::vector<int32_t> chunk_indices;                // [chunks, 2] prefill, chunk in it
-  std::vector<int32_t> chunk_offsets;                // [P+1] chunks before each prefill
+  std::vector<int32_t> prefill_query_start_loc;    // [P+1]
+  std::vector<int32_t> prefill_state_indices;      // [P]
+  std::vector<uint8_t> prefill_has_initial_state;  // [P]
+  std::vector<int32_t> chunk_indices;              // [chunks, 2] prefill, chunk in it
+  std::vector<int32_t> chunk_offsets;              // [P+1] chunks before each prefill
   PrefillCheckpointMetadata checkpoint;
 };
 inline constexpr int64_t kGdnChunkSize = 64;
@@ -149,7 +149,7 @@ struct FullAttentionMetadata : AttentionMetadata {
   std::span<const int32_t> query_start_loc;  // [R+1]
   std::span<const int32_t> seq_lens;         // [R]
   BlockTableView block_table;
-  std::span<const int64_t> slot_mapping;     // [T]
+  std::span<const int64_t> slot_mapping;  // [T]
 };
 
 }  // namespace coluber

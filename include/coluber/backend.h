@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An attention backend names the builder of its metadata. Backends are registered by `mamba_type` (vLLM's members) or, for
-// kinds of one's own, by the name that a CUSTOM layer's `custom_backend()` gives.
+// An attention backend names the builder of its metadata. Backends are registered by `mamba_type` (vLLM's members) or,
+// for kinds of one's own, by the name that a CUSTOM layer's `custom_backend()` gives.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The engine's configuration as the layers and builders see it: cache, parallel and speculative settings, and the layers
-// registered by name. Filled once before layers are made; read-only afterwards but for the registration of layers.
+// The engine's configuration as the layers and builders see it: cache, parallel and speculative settings, and the
+// layers registered by name. Filled once before layers are made; read-only afterwards but for the registration of
+// layers.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +17,18 @@ namespace coluber {
 class AttentionLayerBase;
 
 struct CacheConfig {
-  int64_t block_size = 16;                          // tokens of an attention page
-  std::optional<int64_t> mamba_block_size;          // tokens of a state block; the engine sets max_model_len in mode none
+  int64_t block_size = 16;                  // tokens of an attention page
+  std::optional<int64_t> mamba_block_size;  // tokens of a state block; the engine sets max_model_len in mode none
   std::optional<int64_t> mamba_page_size_padded;
-  std::optional<DType> mamba_cache_dtype;           // conv states; unset: the activations' dtype
-  std::optional<DType> mamba_ssm_cache_dtype;       // recurrent states; unset: float32
-  DType kv_cache_dtype = DType::kFloat32;           // attention pages
+  std::optional<DType> mamba_cache_dtype;      // conv states; unset: the activations' dtype
+  std::optional<DType> mamba_ssm_cache_dtype;  // recurrent states; unset: float32
+  DType kv_cache_dtype = DType::kFloat32;      // attention pages
   MambaCacheMode mamba_cache_mode = MambaCacheMode::kNone;
   bool enable_prefix_caching = false;
-  std::optional<int64_t> prefix_match_unit;         // finest prefix-cache hit; must divide every group's block size
-  std::optional<int64_t> hash_block_size;           // tokens a prefix hash stands for; unset: the group's block size
+  std::optional<int64_t> prefix_match_unit;  // finest prefix-cache hit; must divide every group's block size
+  std::optional<int64_t> hash_block_size;    // tokens a prefix hash stands for; unset: the group's block size
   bool use_replayssm = false;
-  int64_t replayssm_buffer_len = 16;                // inputs that replay keeps before it writes a full state
+  int64_t replayssm_buffer_len = 16;  // inputs that replay keeps before it writes a full state
 };
 
 struct ParallelConfig {
@@ -66,7 +67,8 @@ struct EngineConfig {
 // state in mid-prefill; 1 where there is no recurrent layer.
 std::optional<int64_t> get_mamba_prefill_checkpoint_alignment(const EngineConfig& config);
 
-// Throws Error(kInvalidConfig) naming every registered layer that cannot run under decode-context parallelism, where that is on.
+// Throws Error(kInvalidConfig) naming every registered layer that cannot run under decode-context parallelism, where
+// that is on.
 void check_decode_context_parallel(const EngineConfig& config);
 
 }  // namespace coluber

@@ -15,7 +15,8 @@
 
 namespace coluber {
 
-// The metadata backend of a recurrent layer (vLLM's members). Kinds outside this list use kCustom and a registered name.
+// The metadata backend of a recurrent layer (vLLM's members). Kinds outside this list use kCustom and a registered
+// name.
 enum class MambaAttentionBackendEnum { kMamba1, kMamba2, kShortConv, kLinear, kGdnAttn, kCustom };
 std::string_view mamba_type_name(MambaAttentionBackendEnum type) noexcept;  // "MAMBA1", ..., "CUSTOM"
 std::optional<MambaAttentionBackendEnum> parse_mamba_type(std::string_view name) noexcept;
@@ -28,9 +29,9 @@ std::optional<MambaCacheMode> parse_mamba_cache_mode(std::string_view name) noex
 struct EngineConfig;  // config.h
 
 struct MambaSpec {
-  int64_t block_size = 0;             // tokens a block of this group stands for
-  std::vector<Shape> shapes;          // one a state, local to the tensor-parallel rank
-  std::vector<DType> dtypes;          // same length
+  int64_t block_size = 0;     // tokens a block of this group stands for
+  std::vector<Shape> shapes;  // one a state, local to the tensor-parallel rank
+  std::vector<DType> dtypes;  // same length
   std::optional<int64_t> page_size_padded;
   MambaAttentionBackendEnum mamba_type = MambaAttentionBackendEnum::kMamba2;
   MambaCacheMode mamba_cache_mode = MambaCacheMode::kNone;
@@ -42,9 +43,9 @@ struct MambaSpec {
   int64_t state_content_size_bytes() const;
   // page_size_padded, or the content. Throws Error(kInvalidConfig) where the padding is smaller than the content.
   int64_t page_size_bytes() const;
-  int64_t max_num_blocks_per_req(int64_t max_model_len) const;     // blocks of one request resident at once, at most
-  int64_t max_memory_usage_bytes(int64_t max_model_len) const;     // their bytes
-  int64_t block_table_cols(int64_t max_model_len) const;           // width of a block-table row; in align mode by position
+  int64_t max_num_blocks_per_req(int64_t max_model_len) const;  // blocks of one request resident at once, at most
+  int64_t max_memory_usage_bytes(int64_t max_model_len) const;  // their bytes
+  int64_t block_table_cols(int64_t max_model_len) const;        // width of a block-table row; in align mode by position
   bool operator==(const MambaSpec&) const = default;
 };
 

@@ -17,17 +17,17 @@ struct LinearAttentionMetadata : AttentionMetadata {
   int64_t num_prefill_tokens = 0;
   int64_t num_decodes = 0;
   int64_t num_decode_tokens = 0;
-  std::vector<int32_t> query_start_loc;        // [R+1], not rebased
-  std::vector<int32_t> seq_lens;               // [R]
-  std::vector<int32_t> state_indices_tensor;   // [R], column 0 of the block table
+  std::vector<int32_t> query_start_loc;       // [R+1], not rebased
+  std::vector<int32_t> seq_lens;              // [R]
+  std::vector<int32_t> state_indices_tensor;  // [R], column 0 of the block table
 };
 
 class LinearAttentionMetadataBuilder : public AttentionMetadataBuilder {
  public:
   static constexpr int64_t reorder_batch_threshold = 1;
   // Throws Error(kInvalidConfig) where `spec` is not a MambaSpec.
-  LinearAttentionMetadataBuilder(const KVCacheSpec& spec, std::vector<std::string> layer_names, const EngineConfig& config,
-                                 Device& device);
+  LinearAttentionMetadataBuilder(const KVCacheSpec& spec, std::vector<std::string> layer_names,
+                                 const EngineConfig& config, Device& device);
   const LinearAttentionMetadata& build(int64_t common_prefix_len, const CommonAttentionMetadata& common,
                                        bool fast_build = false) override;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layer contract. A layer with a cache derives from `AttentionLayerBase`; a recurrent one from `MambaBase`, which declares
-// its state and never owns memory: the cache allocates pages and `bind_kv_cache` hands the layer typed views into them.
-// The names are vLLM's, letter for letter. Layers are made and bound on one thread, and read by many.
+// The layer contract. A layer with a cache derives from `AttentionLayerBase`; a recurrent one from `MambaBase`, which
+// declares its state and never owns memory: the cache allocates pages and `bind_kv_cache` hands the layer typed views
+// into them. The names are vLLM's, letter for letter. Layers are made and bound on one thread, and read by many.
 #pragma once
 
 #include <optional>
@@ -52,8 +52,8 @@ class MambaBase : public AttentionLayerBase {
   // One view a state; dimension 0 is the physical block, its stride the distance between blocks.
   const std::vector<TensorView>& kv_cache() const noexcept { return kv_cache_; }
 
-  virtual std::vector<Shape> get_state_shape() const = 0;   // local to the rank; (conv, recurrent) where both exist
-  virtual std::vector<DType> get_state_dtype() const = 0;   // same order and length
+  virtual std::vector<Shape> get_state_shape() const = 0;  // local to the rank; (conv, recurrent) where both exist
+  virtual std::vector<DType> get_state_dtype() const = 0;  // same order and length
   virtual MambaAttentionBackendEnum mamba_type() const = 0;
   virtual std::string_view custom_backend() const noexcept { return {}; }  // CUSTOM only: the registered backend's name
   virtual std::vector<StateLaneOrder> get_state_lane_order() const;        // default: kContract for every state
@@ -64,8 +64,8 @@ class MambaBase : public AttentionLayerBase {
   // Throws Error(kInvalidConfig) where the configuration has no mamba block size.
   KVCacheSpec get_kv_cache_spec(const EngineConfig& config) const override;
   const AttentionBackend& get_attn_backend() const override;
-  // Packs the states back to back in the page (the contract's layout). Throws Error(kInvalidConfig) where an offset is no
-  // multiple of a state's element size or the page is too small.
+  // Packs the states back to back in the page (the contract's layout). Throws Error(kInvalidConfig) where an offset is
+  // no multiple of a state's element size or the page is too small.
   void bind_kv_cache(const TensorView& page) override;
   // The engine's layout: each state at the offset given, in bytes.
   void bind_kv_cache(const TensorView& page, const std::vector<int64_t>& state_offsets);
@@ -74,10 +74,10 @@ class MambaBase : public AttentionLayerBase {
   std::vector<TensorView> kv_cache_;
 };
 
-// Byte offsets of states in a page, packed back to back (alignment 1: the contract) or each at a multiple of `alignment`.
-// `total_bytes`, where given, receives the page bytes.
-std::vector<int64_t> state_offsets(const std::vector<Shape>& shapes, const std::vector<DType>& dtypes, int64_t alignment,
-                                   int64_t* total_bytes = nullptr);
+// Byte offsets of states in a page, packed back to back (alignment 1: the contract) or each at a multiple of
+// `alignment`. `total_bytes`, where given, receives the page bytes.
+std::vector<int64_t> state_offsets(const std::vector<Shape>& shapes, const std::vector<DType>& dtypes,
+                                   int64_t alignment, int64_t* total_bytes = nullptr);
 // Views of each state over a byte page view [B, 1, 1, C]: the function behind bind_kv_cache.
 std::vector<TensorView> bind_state_views(const TensorView& page, const std::vector<Shape>& shapes,
                                          const std::vector<DType>& dtypes, const std::vector<int64_t>& offsets);

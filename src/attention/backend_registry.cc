@@ -32,10 +32,11 @@ const AttentionBackend& find_custom_backend(std::string_view name) {
   if (found != backends.by_name.end()) return *found->second;
   std::string known;
   for (const auto& [registered, backend] : backends.by_name) known += (known.empty() ? "'" : ", '") + registered + "'";
-  throw make_error(ErrorCode::kInvalidConfig,
-                   "no backend is registered for CUSTOM layers under the name '{}' (registered: {}); call register_custom_backend "
-                   "before the layer is used",
-                   name, known.empty() ? "none" : known);
+  throw make_error(
+      ErrorCode::kInvalidConfig,
+      "no backend is registered for CUSTOM layers under the name '{}' (registered: {}); call register_custom_backend "
+      "before the layer is used",
+      name, known.empty() ? "none" : known);
 }
 
 }  // namespace
@@ -60,7 +61,8 @@ const AttentionBackend& get_mamba_attn_backend(MambaAttentionBackendEnum type, s
     case MambaAttentionBackendEnum::kCustom:
       return find_custom_backend(custom_name);
   }
-  throw make_error(ErrorCode::kInvalidConfig, "mamba_type {} is no member of MambaAttentionBackendEnum", static_cast<int>(type));
+  throw make_error(ErrorCode::kInvalidConfig, "mamba_type {} is no member of MambaAttentionBackendEnum",
+                   static_cast<int>(type));
 }
 
 const AttentionBackend& get_full_attn_backend() {
@@ -75,8 +77,8 @@ void register_custom_backend(std::string name, std::unique_ptr<AttentionBackend>
   const std::lock_guard<std::mutex> lock(backends.mutex);
   const auto [position, added] = backends.by_name.try_emplace(std::move(name), std::move(backend));
   if (!added)
-    throw make_error(ErrorCode::kInvalidArgument, "a backend for CUSTOM layers is registered under the name '{}' already",
-                     position->first);
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "a backend for CUSTOM layers is registered under the name '{}' already", position->first);
 }
 
 }  // namespace coluber

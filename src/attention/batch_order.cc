@@ -11,10 +11,10 @@ namespace coluber {
 void check_common_metadata(const CommonAttentionMetadata& common) {
   const auto rows = static_cast<size_t>(common.num_reqs);
   COLUBER_CHECK(common.num_reqs >= 0 && common.query_start_loc.size() == rows + 1 && common.seq_lens.size() == rows,
-                "a batch of {} rows has {} start locations and {} lengths", common.num_reqs, common.query_start_loc.size(),
-                common.seq_lens.size());
-  COLUBER_CHECK(common.is_prefilling.empty() || common.is_prefilling.size() == rows, "{} is_prefilling flags for {} rows",
-                common.is_prefilling.size(), common.num_reqs);
+                "a batch of {} rows has {} start locations and {} lengths", common.num_reqs,
+                common.query_start_loc.size(), common.seq_lens.size());
+  COLUBER_CHECK(common.is_prefilling.empty() || common.is_prefilling.size() == rows,
+                "{} is_prefilling flags for {} rows", common.is_prefilling.size(), common.num_reqs);
   COLUBER_CHECK(common.num_accepted_tokens.empty() || common.num_accepted_tokens.size() == rows,
                 "{} accepted counts for {} rows", common.num_accepted_tokens.size(), common.num_reqs);
   COLUBER_CHECK(common.num_decode_draft_tokens.empty() || common.num_decode_draft_tokens.size() == rows,
@@ -25,14 +25,16 @@ void check_common_metadata(const CommonAttentionMetadata& common) {
   int64_t longest = 0;
   for (int64_t row = 0; row < common.num_reqs; ++row) {
     COLUBER_CHECK(common.query_len(row) >= 0, "row {} has {} tokens", row, common.query_len(row));
-    COLUBER_CHECK(common.query_len(row) == 0 || common.num_computed(row) >= 0, "row {} has {} tokens of a sequence of {}", row,
-                  common.query_len(row), common.seq_lens[static_cast<size_t>(row)]);
+    COLUBER_CHECK(common.query_len(row) == 0 || common.num_computed(row) >= 0,
+                  "row {} has {} tokens of a sequence of {}", row, common.query_len(row),
+                  common.seq_lens[static_cast<size_t>(row)]);
     longest = std::max<int64_t>(longest, common.query_len(row));
   }
-  COLUBER_CHECK(longest <= common.max_query_len, "max_query_len is {}, the longest row has {} tokens", common.max_query_len,
-                longest);
-  COLUBER_CHECK(common.num_actual_tokens >= common.query_start_loc[rows], "{} tokens in the rows, num_actual_tokens is {}",
-                common.query_start_loc[rows], common.num_actual_tokens);
+  COLUBER_CHECK(longest <= common.max_query_len, "max_query_len is {}, the longest row has {} tokens",
+                common.max_query_len, longest);
+  COLUBER_CHECK(common.num_actual_tokens >= common.query_start_loc[rows],
+                "{} tokens in the rows, num_actual_tokens is {}", common.query_start_loc[rows],
+                common.num_actual_tokens);
 }
 
 BatchSplit split_decodes_and_prefills(const CommonAttentionMetadata& common, const SplitOptions& options,
@@ -41,7 +43,8 @@ BatchSplit split_decodes_and_prefills(const CommonAttentionMetadata& common, con
   const int64_t tokens = common.num_actual_tokens;
   const bool treat_short = options.treat_short_extends_as_decodes;
   COLUBER_CHECK(treat_short || is_prefilling.size() == static_cast<size_t>(rows),
-                "{} is_prefilling flags for {} rows; splitting short extends off needs one a row", is_prefilling.size(), rows);
+                "{} is_prefilling flags for {} rows; splitting short extends off needs one a row", is_prefilling.size(),
+                rows);
   const BatchSplit all_decodes{rows, 0, tokens, 0};
   if (rows == 0) return all_decodes;
   if (treat_short && common.max_query_len <= options.decode_threshold &&
@@ -85,7 +88,9 @@ bool reorder_batch_to_split_decodes_and_prefills(std::span<const ScheduledRow> r
   for (const ScheduledRow& row : rows) ++counts[classify(row, decode_threshold)];
   std::array<size_t, kNumRowClasses + 1> zone_begin{};
   for (size_t c = 0; c < kNumRowClasses; ++c) zone_begin[c + 1] = zone_begin[c] + counts[c];
-  const auto in_own_zone = [&](size_t position, RowClass c) { return position >= zone_begin[c] && position < zone_begin[c + 1u]; };
+  const auto in_own_zone = [&](size_t position, RowClass c) {
+    return position >= zone_begin[c] && position < zone_begin[c + 1u];
+  };
 
   // Rows out of place, by class and then by old position, fill the places out of place from front to back.
   size_t place = 0;
@@ -113,8 +118,8 @@ void compute_is_prefilling(std::span<const int64_t> num_computed_tokens, std::sp
                            int64_t num_reqs, std::vector<uint8_t>& is_prefilling) {
   COLUBER_CHECK(num_computed_tokens.size() == num_prompt_tokens.size() && num_reqs >= 0 &&
                     static_cast<size_t>(num_reqs) <= num_prompt_tokens.size(),
-                "{} computed counts, {} prompt lengths, {} requests", num_computed_tokens.size(), num_prompt_tokens.size(),
-                num_reqs);
+                "{} computed counts, {} prompt lengths, {} requests", num_computed_tokens.size(),
+                num_prompt_tokens.size(), num_reqs);
   is_prefilling.assign(num_prompt_tokens.size(), 0);
   for (size_t row = 0; row < static_cast<size_t>(num_reqs); ++row)
     is_prefilling[row] = num_computed_tokens[row] < num_prompt_tokens[row] ? 1 : 0;

@@ -77,7 +77,15 @@ TEST(ReorderBatch, MovesOnlyRowsInTheZoneOfAnotherClass) {
       {1, {{100, 0, 100}, {10, 50, 50}, {1, 10, 10}}, {2, 1, 0}},
       {1, {{100, 0, 100}, {10, 50, 50}, {200, 0, 200}, {20, 75, 75}}, {3, 1, 2, 0}},
       {1,
-       {{1, 20, 20}, {1, 50, 50}, {374, 0, 374}, {300, 20, 20}, {1, 20, 20}, {256, 0, 256}, {1, 5, 5}, {27, 0, 27}, {1, 4, 4}},
+       {{1, 20, 20},
+        {1, 50, 50},
+        {374, 0, 374},
+        {300, 20, 20},
+        {1, 20, 20},
+        {256, 0, 256},
+        {1, 5, 5},
+        {27, 0, 27},
+        {1, 4, 4}},
        {0, 1, 6, 8, 4, 3, 2, 7, 5}},
       {1, {{100, 0, 100}, {1, 0, 1}, {50, 100, 100}, {1, 10, 10}}, {3, 2, 0, 1}},
       {1, {{1, 0, 1}, {1, 0, 1}, {1, 50, 50}, {200, 0, 200}}, {2, 1, 0, 3}},
@@ -114,7 +122,10 @@ TEST(ReorderBatch, AnyBatchBecomesAPermutationInClassOrder) {
       seen[static_cast<size_t>(old)] = true;
       const ScheduledRow& row = rows[static_cast<size_t>(old)];
       const bool is_short = row.num_scheduled_tokens <= 2;
-      const int own = row.num_computed_tokens == 0 ? 3 : !is_short ? 2 : row.num_computed_tokens < row.num_prompt_tokens ? 1 : 0;
+      const int own = row.num_computed_tokens == 0                      ? 3
+                      : !is_short                                       ? 2
+                      : row.num_computed_tokens < row.num_prompt_tokens ? 1
+                                                                        : 0;
       ASSERT_GE(own, last) << "round " << round;
       last = own;
     }

@@ -9,8 +9,9 @@
 
 namespace coluber {
 
-FullAttentionMetadataBuilder::FullAttentionMetadataBuilder(const KVCacheSpec& spec, std::vector<std::string> layer_names,
-                                                           const EngineConfig&, Device&) {
+FullAttentionMetadataBuilder::FullAttentionMetadataBuilder(const KVCacheSpec& spec,
+                                                           std::vector<std::string> layer_names, const EngineConfig&,
+                                                           Device&) {
   const auto* attention = std::get_if<FullAttentionSpec>(&spec);
   if (attention == nullptr)
     throw make_error(ErrorCode::kInvalidConfig,
@@ -18,7 +19,8 @@ FullAttentionMetadataBuilder::FullAttentionMetadataBuilder(const KVCacheSpec& sp
                      layer_names.empty() ? "?" : layer_names.front());
   spec_ = *attention;
   if (spec_.block_size < 1)
-    throw make_error(ErrorCode::kInvalidConfig, "FullAttentionMetadataBuilder: the spec's block size is {}, expected at least 1",
+    throw make_error(ErrorCode::kInvalidConfig,
+                     "FullAttentionMetadataBuilder: the spec's block size is {}, expected at least 1",
                      spec_.block_size);
 }
 
@@ -30,8 +32,8 @@ const FullAttentionMetadata& FullAttentionMetadataBuilder::build(int64_t, const 
                 common.block_table.rows, common.num_reqs);
   for (int64_t row = 0; row < common.num_reqs; ++row) {
     const int64_t pages = ceil_div(common.seq_lens[static_cast<size_t>(row)], spec_.block_size);
-    COLUBER_CHECK(common.query_len(row) == 0 || pages <= common.block_table.cols, "row {} needs {} pages, its table has {} columns",
-                  row, pages, common.block_table.cols);
+    COLUBER_CHECK(common.query_len(row) == 0 || pages <= common.block_table.cols,
+                  "row {} needs {} pages, its table has {} columns", row, pages, common.block_table.cols);
   }
   metadata_.num_reqs = common.num_reqs;
   metadata_.num_actual_tokens = common.num_actual_tokens;

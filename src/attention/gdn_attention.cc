@@ -16,11 +16,12 @@ GDNAttentionMetadataBuilder::GDNAttentionMetadataBuilder(const KVCacheSpec& spec
       num_speculative_tokens_(config.speculative.num_speculative_tokens),
       checkpoints_(spec_, config) {
   if (spec_.block_size < 1)
-    throw make_error(ErrorCode::kInvalidConfig, "GDNAttentionMetadataBuilder: the spec's block size is {}, expected at least 1",
-                     spec_.block_size);
+    throw make_error(ErrorCode::kInvalidConfig,
+                     "GDNAttentionMetadataBuilder: the spec's block size is {}, expected at least 1", spec_.block_size);
   if (spec_.mamba_cache_mode == MambaCacheMode::kAll)
-    throw make_error(ErrorCode::kUnsupported,
-                     "GDNAttentionMetadataBuilder: mamba_cache_mode is all, which these layers cannot do; use none or align");
+    throw make_error(
+        ErrorCode::kUnsupported,
+        "GDNAttentionMetadataBuilder: mamba_cache_mode is all, which these layers cannot do; use none or align");
 }
 
 int64_t GDNAttentionMetadataBuilder::mark_spec_rows(const CommonAttentionMetadata& common) {
@@ -37,8 +38,8 @@ int64_t GDNAttentionMetadataBuilder::mark_spec_rows(const CommonAttentionMetadat
 }
 
 void GDNAttentionMetadataBuilder::count_without_spec(const CommonAttentionMetadata& common) {
-  // First chunks are prefills whatever their length: their slots hold what an earlier owner left. A resumed chunk of one
-  // token is a decode.
+  // First chunks are prefills whatever their length: their slots hold what an earlier owner left. A resumed chunk of
+  // one token is a decode.
   first_chunk_.resize(static_cast<size_t>(common.num_reqs));
   for (int64_t row = 0; row < common.num_reqs; ++row) {
     const auto r = static_cast<size_t>(row);
@@ -75,12 +76,14 @@ void GDNAttentionMetadataBuilder::count_with_spec(const CommonAttentionMetadata&
 }
 
 void GDNAttentionMetadataBuilder::gather_rows(const CommonAttentionMetadata& common) {
-  const BlockTableView states = mamba_get_block_table_tensor(common.block_table, common.seq_lens, spec_.block_size,
-                                                             spec_.num_speculative_blocks, spec_.mamba_cache_mode, aligned_table_);
+  const BlockTableView states =
+      mamba_get_block_table_tensor(common.block_table, common.seq_lens, spec_.block_size, spec_.num_speculative_blocks,
+                                   spec_.mamba_cache_mode, aligned_table_);
   GDNAttentionMetadata& out = metadata_;
   const bool has_spec = out.num_spec_decodes > 0;
   out.spec_state_indices_cols = 1 + spec_.num_speculative_blocks;
-  COLUBER_CHECK(common.num_reqs == 0 || (states.rows >= common.num_reqs && states.cols >= (has_spec ? out.spec_state_indices_cols : 1)),
+  COLUBER_CHECK(common.num_reqs == 0 ||
+                    (states.rows >= common.num_reqs && states.cols >= (has_spec ? out.spec_state_indices_cols : 1)),
                 "a block table of {} rows and {} columns for {} requests of {} state blocks", states.rows, states.cols,
                 common.num_reqs, out.spec_state_indices_cols);
   out.spec_sequence_masks.clear();
@@ -98,7 +101,8 @@ void GDNAttentionMetadataBuilder::gather_rows(const CommonAttentionMetadata& com
     const auto r = static_cast<size_t>(row);
     if (is_spec_[r] != 0) {
       out.spec_query_start_loc.push_back(out.spec_query_start_loc.back() + common.query_len(row));
-      for (int64_t col = 0; col < out.spec_state_indices_cols; ++col) out.spec_state_indices_tensor.push_back(states.at(row, col));
+      for (int64_t col = 0; col < out.spec_state_indices_cols; ++col)
+        out.spec_state_indices_tensor.push_back(states.at(row, col));
       // Without a count this is the first check after a prefill: the state lies in the running slot.
       out.num_accepted_tokens.push_back(common.num_accepted_tokens.empty() ? 1 : common.num_accepted_tokens[r]);
     } else {
@@ -123,7 +127,8 @@ void GDNAttentionMetadataBuilder::gather_tokens(const CommonAttentionMetadata& c
   for (int64_t row = 0; row < common.num_reqs; ++row) {
     const auto r = static_cast<size_t>(row);
     std::vector<int32_t>& tokens = is_spec_[r] != 0 ? out.spec_token_indx : out.non_spec_token_indx;
-    for (int32_t token = common.query_start_loc[r]; token < common.query_start_loc[r + 1]; ++token) tokens.push_back(token);
+    for (int32_t token = common.query_start_loc[r]; token < common.query_start_loc[r + 1]; ++token)
+      tokens.push_back(token);
   }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The backend of Gated DeltaNet and Kimi Delta Attention layers. Rows that check draft tokens ("spec") go to a kernel of their
-// own, as only that one reads the state that the accepted tokens left; the other rows are decodes or prefills. One builder a
-// step loop.
+// The backend of Gated DeltaNet and Kimi Delta Attention layers. Rows that check draft tokens ("spec") go to a kernel
+// of their own, as only that one reads the state that the accepted tokens left; the other rows are decodes or prefills.
+// One builder a step loop.
 #pragma once
 
 #include "attention/mamba_attention.h"
@@ -29,9 +29,9 @@ class GDNAttentionMetadataBuilder : public AttentionMetadataBuilder {
   int64_t num_speculative_tokens_;
   PrefillCheckpointBuilder checkpoints_;
   GDNAttentionMetadata metadata_;
-  std::vector<uint8_t> is_spec_;           // [R]
-  std::vector<uint8_t> first_chunk_;       // [R]
-  std::vector<int64_t> prefill_rows_;      // rows of the batch that the prefill views hold
+  std::vector<uint8_t> is_spec_;       // [R]
+  std::vector<uint8_t> first_chunk_;   // [R]
+  std::vector<int64_t> prefill_rows_;  // rows of the batch that the prefill views hold
   std::vector<int32_t> aligned_table_;
 };
 

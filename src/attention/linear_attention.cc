@@ -9,11 +9,13 @@
 
 namespace coluber {
 
-LinearAttentionMetadataBuilder::LinearAttentionMetadataBuilder(const KVCacheSpec& spec, std::vector<std::string> layer_names,
+LinearAttentionMetadataBuilder::LinearAttentionMetadataBuilder(const KVCacheSpec& spec,
+                                                               std::vector<std::string> layer_names,
                                                                const EngineConfig&, Device&)
     : spec_(require_mamba_spec(spec, "LinearAttentionMetadataBuilder", layer_names)) {}
 
-const LinearAttentionMetadata& LinearAttentionMetadataBuilder::build(int64_t, const CommonAttentionMetadata& common, bool) {
+const LinearAttentionMetadata& LinearAttentionMetadataBuilder::build(int64_t, const CommonAttentionMetadata& common,
+                                                                     bool) {
   check_common_metadata(common);
   SplitOptions options;
   options.decode_threshold = reorder_batch_threshold;
@@ -24,12 +26,14 @@ const LinearAttentionMetadata& LinearAttentionMetadataBuilder::build(int64_t, co
   metadata_.num_prefill_tokens = split.num_prefill_tokens;
   metadata_.query_start_loc.assign(common.query_start_loc.begin(), common.query_start_loc.end());
   metadata_.seq_lens.assign(common.seq_lens.begin(), common.seq_lens.end());
-  const BlockTableView states = mamba_get_block_table_tensor(common.block_table, common.seq_lens, spec_.block_size,
-                                                             spec_.num_speculative_blocks, spec_.mamba_cache_mode, aligned_table_);
+  const BlockTableView states =
+      mamba_get_block_table_tensor(common.block_table, common.seq_lens, spec_.block_size, spec_.num_speculative_blocks,
+                                   spec_.mamba_cache_mode, aligned_table_);
   COLUBER_CHECK(common.num_reqs == 0 || (states.rows >= common.num_reqs && states.cols >= 1),
                 "a block table of {} rows and {} columns for {} requests", states.rows, states.cols, common.num_reqs);
   metadata_.state_indices_tensor.resize(static_cast<size_t>(common.num_reqs));
-  for (int64_t row = 0; row < common.num_reqs; ++row) metadata_.state_indices_tensor[static_cast<size_t>(row)] = states.at(row, 0);
+  for (int64_t row = 0; row < common.num_reqs; ++row)
+    metadata_.state_indices_tensor[static_cast<size_t>(row)] = states.at(row, 0);
   return metadata_;
 }
 

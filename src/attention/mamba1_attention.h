@@ -9,11 +9,12 @@ namespace coluber {
 
 class Mamba1AttentionMetadataBuilder : public AttentionMetadataBuilder {
  public:
-  Mamba1AttentionMetadataBuilder(const KVCacheSpec& spec, std::vector<std::string> layer_names, const EngineConfig& config,
-                                 Device& device);
+  Mamba1AttentionMetadataBuilder(const KVCacheSpec& spec, std::vector<std::string> layer_names,
+                                 const EngineConfig& config, Device& device);
   const Mamba1AttentionMetadata& build(int64_t common_prefix_len, const CommonAttentionMetadata& common,
                                        bool fast_build = false) override;
-  const Mamba1AttentionMetadata& update_block_table(const Mamba1AttentionMetadata& metadata, const BlockTableView& table);
+  const Mamba1AttentionMetadata& update_block_table(const Mamba1AttentionMetadata& metadata,
+                                                    const BlockTableView& table);
   int64_t reorder_batch_threshold() const noexcept { return base_.reorder_batch_threshold(); }
 
  private:

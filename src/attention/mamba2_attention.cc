@@ -50,19 +50,23 @@ void compute_chunk_metadata(int64_t chunk_size, std::span<const int32_t> num_com
   out.cu_chunk_seqlen.push_back(static_cast<int32_t>(token));
 }
 
-Mamba2AttentionMetadataBuilder::Mamba2AttentionMetadataBuilder(const KVCacheSpec& spec, std::vector<std::string> layer_names,
+Mamba2AttentionMetadataBuilder::Mamba2AttentionMetadataBuilder(const KVCacheSpec& spec,
+                                                               std::vector<std::string> layer_names,
                                                                const EngineConfig& config, Device&)
     : base_(spec, std::move(layer_names), config, "Mamba2AttentionMetadataBuilder"),
       checkpoints_(base_.spec(), config),
       chunk_size_(config.mamba_chunk_size) {
-  if (chunk_size_ < 1) throw make_error(ErrorCode::kInvalidConfig, "mamba_chunk_size is {}, expected at least 1", chunk_size_);
+  if (chunk_size_ < 1)
+    throw make_error(ErrorCode::kInvalidConfig, "mamba_chunk_size is {}, expected at least 1", chunk_size_);
 }
 
-const Mamba2AttentionMetadata& Mamba2AttentionMetadataBuilder::build(int64_t, const CommonAttentionMetadata& common, bool) {
+const Mamba2AttentionMetadata& Mamba2AttentionMetadataBuilder::build(int64_t, const CommonAttentionMetadata& common,
+                                                                     bool) {
   base_.build(common, metadata_);
   metadata_.chunk_size = chunk_size_;
-  metadata_.prep_initial_states = std::any_of(metadata_.has_initial_states_p.begin(), metadata_.has_initial_states_p.end(),
-                                              [](uint8_t has) { return has != 0; });
+  metadata_.prep_initial_states =
+      std::any_of(metadata_.has_initial_states_p.begin(), metadata_.has_initial_states_p.end(),
+                  [](uint8_t has) { return has != 0; });
   prefill_rows_.clear();
   num_computed_.clear();
   num_new_.clear();
@@ -80,8 +84,8 @@ const Mamba2AttentionMetadata& Mamba2AttentionMetadataBuilder::build(int64_t, co
   return metadata_;
 }
 
-const Mamba2AttentionMetadata& Mamba2AttentionMetadataBuilder::update_block_table(const Mamba2AttentionMetadata& metadata,
-                                                                                  const BlockTableView& table) {
+const Mamba2AttentionMetadata& Mamba2AttentionMetadataBuilder::update_block_table(
+    const Mamba2AttentionMetadata& metadata, const BlockTableView& table) {
   if (&metadata != &metadata_) metadata_ = metadata;
   base_.update_block_table(metadata_, table, metadata_);
   PrefillCheckpointMetadata& checkpoint = metadata_.checkpoint;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The backend of Mamba-2 layers: the shared metadata of recurrent layers, the chunks of the chunked scan (on the absolute
-// grid of each sequence, so that a state exists at every multiple of the chunk and at a checkpoint) and the checkpoints
-// inside prefills. One builder a step loop.
+// The backend of Mamba-2 layers: the shared metadata of recurrent layers, the chunks of the chunked scan (on the
+// absolute grid of each sequence, so that a state exists at every multiple of the chunk and at a checkpoint) and the
+// checkpoints inside prefills. One builder a step loop.
 #pragma once
 
 #include "attention/mamba_attention.h"
@@ -23,11 +23,12 @@ void compute_chunk_metadata(int64_t chunk_size, std::span<const int32_t> num_com
 
 class Mamba2AttentionMetadataBuilder : public AttentionMetadataBuilder {
  public:
-  Mamba2AttentionMetadataBuilder(const KVCacheSpec& spec, std::vector<std::string> layer_names, const EngineConfig& config,
-                                 Device& device);
+  Mamba2AttentionMetadataBuilder(const KVCacheSpec& spec, std::vector<std::string> layer_names,
+                                 const EngineConfig& config, Device& device);
   const Mamba2AttentionMetadata& build(int64_t common_prefix_len, const CommonAttentionMetadata& common,
                                        bool fast_build = false) override;
-  const Mamba2AttentionMetadata& update_block_table(const Mamba2AttentionMetadata& metadata, const BlockTableView& table);
+  const Mamba2AttentionMetadata& update_block_table(const Mamba2AttentionMetadata& metadata,
+                                                    const BlockTableView& table);
   int64_t reorder_batch_threshold() const noexcept { return base_.reorder_batch_threshold(); }
 
  private:

@@ -27,8 +27,9 @@ void compute_causal_conv1d_metadata(std::span<const int32_t> query_start_loc, Ca
   }
 }
 
-BlockTableView mamba_get_block_table_tensor(const BlockTableView& table, std::span<const int32_t> seq_lens, int64_t block_size,
-                                            int64_t num_speculative_blocks, MambaCacheMode mode, std::vector<int32_t>& storage) {
+BlockTableView mamba_get_block_table_tensor(const BlockTableView& table, std::span<const int32_t> seq_lens,
+                                            int64_t block_size, int64_t num_speculative_blocks, MambaCacheMode mode,
+                                            std::vector<int32_t>& storage) {
   if (mode != MambaCacheMode::kAlign) return table;
   COLUBER_CHECK(block_size >= 1 && num_speculative_blocks >= 0, "block size {}, speculative blocks {}", block_size,
                 num_speculative_blocks);
@@ -42,16 +43,18 @@ BlockTableView mamba_get_block_table_tensor(const BlockTableView& table, std::sp
     const int64_t start = std::max<int64_t>(last_token / block_size, 0);
     COLUBER_CHECK(start + cols <= table.cols, "row {} of {} tokens needs columns {} to {} of a block table of {}", row,
                   last_token + 1, start, start + cols, table.cols);
-    for (int64_t col = 0; col < cols; ++col) storage[static_cast<size_t>(row * cols + col)] = table.at(row, start + col);
+    for (int64_t col = 0; col < cols; ++col)
+      storage[static_cast<size_t>(row * cols + col)] = table.at(row, start + col);
   }
   return {storage.data(), rows, cols, cols};
 }
 
 void compute_replay_positions(std::span<const int32_t> seq_lens, std::span<const int32_t> query_lens,
-                              std::span<const int32_t> decode_base, const ReplayRule& rule, std::vector<int32_t>& write_pos,
-                              std::vector<uint8_t>& is_flush) {
+                              std::span<const int32_t> decode_base, const ReplayRule& rule,
+                              std::vector<int32_t>& write_pos, std::vector<uint8_t>& is_flush) {
   COLUBER_CHECK(query_lens.size() == seq_lens.size() && decode_base.size() == seq_lens.size(),
-                "{} lengths, {} query lengths and {} replay bases", seq_lens.size(), query_lens.size(), decode_base.size());
+                "{} lengths, {} query lengths and {} replay bases", seq_lens.size(), query_lens.size(),
+                decode_base.size());
   COLUBER_CHECK(rule.buffer_len >= 1 && rule.block_size >= 1, "replay buffer of {}, blocks of {}", rule.buffer_len,
                 rule.block_size);
   const bool align = rule.mode == MambaCacheMode::kAlign;
@@ -99,8 +102,8 @@ void PrefillCheckpointBuilder::build(const CommonAttentionMetadata& common, std:
     const PrefillCheckpoint checkpoint =
         prefill_checkpoint(common.num_computed(row), common.seq_lens[static_cast<size_t>(row)], rule);
     if (!checkpoint.valid) continue;
-    COLUBER_CHECK(checkpoint.column < common.block_table.cols, "row {}: checkpoint in column {} of a block table of {}", row,
-                  checkpoint.column, common.block_table.cols);
+    COLUBER_CHECK(checkpoint.column < common.block_table.cols, "row {}: checkpoint in column {} of a block table of {}",
+                  row, checkpoint.column, common.block_table.cols);
     out.any = true;
     out.checkpoint_offsets[i] = static_cast<int32_t>(checkpoint.offset);
     out.block_cols[i] = checkpoint.column;
@@ -108,14 +111,16 @@ void PrefillCheckpointBuilder::build(const CommonAttentionMetadata& common, std:
   }
 }
 
-const MambaSpec& require_mamba_spec(const KVCacheSpec& spec, std::string_view builder, const std::vector<std::string>& layer_names) {
+const MambaSpec& require_mamba_spec(const KVCacheSpec& spec, std::string_view builder,
+                                    const std::vector<std::string>& layer_names) {
   if (const auto* mamba = std::get_if<MambaSpec>(&spec)) return *mamba;
   std::string names;
   for (const std::string& name : layer_names) names += (names.empty() ? "" : ", ") + name;
-  throw make_error(ErrorCode::kInvalidConfig,
-                   "{} needs a MambaSpec, but was given the FullAttentionSpec of the layers [{}]; let those layers name the "
-                   "full-attention backend",
-                   builder, names);
+  throw make_error(
+      ErrorCode::kInvalidConfig,
+      "{} needs a MambaSpec, but was given the FullAttentionSpec of the layers [{}]; let those layers name the "
+      "full-attention backend",
+      builder, names);
 }
 
 BaseMambaMetadataBuilder::BaseMambaMetadataBuilder(const KVCacheSpec& spec, std::vector<std::string> layer_names,
@@ -125,14 +130,18 @@ BaseMambaMetadataBuilder::BaseMambaMetadataBuilder(const KVCacheSpec& spec, std:
       use_replayssm_(config.cache.use_replayssm),
       replayssm_buffer_len_(config.cache.replayssm_buffer_len) {
   if (spec_.block_size < 1)
-    throw make_error(ErrorCode::kInvalidConfig, "{}: the spec's block size is {}, expected at least 1", builder, spec_.block_size);
+    throw make_error(ErrorCode::kInvalidConfig, "{}: the spec's block size is {}, expected at least 1", builder,
+                     spec_.block_size);
   if (use_replayssm_ && num_speculative_tokens_ > 0)
-    throw make_error(ErrorCode::kUnsupported, "{}: use_replayssm together with {} speculative tokens is not supported yet; turn one off",
+    throw make_error(ErrorCode::kUnsupported,
+                     "{}: use_replayssm together with {} speculative tokens is not supported yet; turn one off",
                      builder, num_speculative_tokens_);
   if (use_replayssm_ && replayssm_buffer_len_ < 1)
-    throw make_error(ErrorCode::kInvalidConfig, "{}: replayssm_buffer_len is {}, expected at least 1", builder, replayssm_buffer_len_);
+    throw make_error(ErrorCode::kInvalidConfig, "{}: replayssm_buffer_len is {}, expected at least 1", builder,
+                     replayssm_buffer_len_);
   if (use_replayssm_ && spec_.mamba_cache_mode == MambaCacheMode::kAll)
-    throw make_error(ErrorCode::kInvalidConfig, "{}: use_replayssm works in cache modes none and align, found all", builder);
+    throw make_error(ErrorCode::kInvalidConfig, "{}: use_replayssm works in cache modes none and align, found all",
+                     builder);
 }
 
 void BaseMambaMetadataBuilder::mark_prefilling(const CommonAttentionMetadata& common) {
@@ -146,21 +155,22 @@ void BaseMambaMetadataBuilder::mark_prefilling(const CommonAttentionMetadata& co
       continue;
     }
     const int32_t drafts = common.num_decode_draft_tokens.empty() ? -1 : common.num_decode_draft_tokens[r];
-    // A resumed one-token tail of a prompt is a decode. A first chunk never is: its slot holds what an earlier owner left.
+    // A resumed one-token tail of a prompt is a decode. A first chunk never is: its slot holds what an earlier owner
+    // left.
     const bool short_tail = has_state && (len == 1 || (drafts >= 0 && len == drafts + 1));
     prefilling_[r] = common.is_prefilling[r] != 0 && !short_tail ? 1 : 0;
   }
 }
 
 void BaseMambaMetadataBuilder::gather_state_indices(const BlockTableView& table, BaseMambaAttentionMetadata& out) {
-  const BlockTableView states = mamba_get_block_table_tensor(table, out.seq_lens, spec_.block_size, spec_.num_speculative_blocks,
-                                                             spec_.mamba_cache_mode, aligned_table_);
+  const BlockTableView states = mamba_get_block_table_tensor(
+      table, out.seq_lens, spec_.block_size, spec_.num_speculative_blocks, spec_.mamba_cache_mode, aligned_table_);
   COLUBER_CHECK(states.rows >= out.num_reqs, "{} rows in the block table, {} in the batch", states.rows, out.num_reqs);
   const bool whole_rows = spec_.mamba_cache_mode == MambaCacheMode::kAll;
   out.state_indices_d_cols = whole_rows ? states.cols : 1 + spec_.num_speculative_blocks;
   out.state_indices_p_cols = whole_rows ? states.cols : 1;
-  COLUBER_CHECK(states.cols >= out.state_indices_d_cols, "a block table of {} columns, {} state blocks a request", states.cols,
-                out.state_indices_d_cols);
+  COLUBER_CHECK(states.cols >= out.state_indices_d_cols, "a block table of {} columns, {} state blocks a request",
+                states.cols, out.state_indices_d_cols);
   out.state_indices_tensor_d.resize(static_cast<size_t>(out.num_decodes * out.state_indices_d_cols));
   out.state_indices_tensor_p.resize(static_cast<size_t>(out.num_prefills * out.state_indices_p_cols));
   auto d = out.state_indices_tensor_d.begin();
@@ -186,17 +196,21 @@ void BaseMambaMetadataBuilder::build_decodes(const CommonAttentionMetadata& comm
     if (common.num_accepted_tokens.empty())
       out.num_accepted_tokens.assign(query_lens_.begin(), query_lens_.end());
     else
-      out.num_accepted_tokens.assign(common.num_accepted_tokens.begin(), common.num_accepted_tokens.begin() + out.num_decodes);
+      out.num_accepted_tokens.assign(common.num_accepted_tokens.begin(),
+                                     common.num_accepted_tokens.begin() + out.num_decodes);
   }
   out.write_pos_d.clear();
   out.is_flush_d.clear();
   if (!use_replayssm_) return;
-  COLUBER_CHECK(decodes == 0 || !common.replayssm_decode_base.empty(), "replay is on and {} decodes have no replay base", decodes);
+  COLUBER_CHECK(decodes == 0 || !common.replayssm_decode_base.empty(),
+                "replay is on and {} decodes have no replay base", decodes);
   compute_replay_positions(common.seq_lens.first(decodes), query_lens_, common.replayssm_decode_base.first(decodes),
-                           {replayssm_buffer_len_, spec_.mamba_cache_mode, spec_.block_size}, out.write_pos_d, out.is_flush_d);
+                           {replayssm_buffer_len_, spec_.mamba_cache_mode, spec_.block_size}, out.write_pos_d,
+                           out.is_flush_d);
 }
 
-void BaseMambaMetadataBuilder::build_prefills(const CommonAttentionMetadata& common, BaseMambaAttentionMetadata& out) const {
+void BaseMambaMetadataBuilder::build_prefills(const CommonAttentionMetadata& common,
+                                              BaseMambaAttentionMetadata& out) const {
   const auto prefills = static_cast<size_t>(out.num_prefills);
   out.has_initial_states_p.resize(prefills);
   out.query_start_loc_p.resize(prefills + 1);
@@ -208,13 +222,16 @@ void BaseMambaMetadataBuilder::build_prefills(const CommonAttentionMetadata& com
   compute_causal_conv1d_metadata(out.query_start_loc_p, out.conv);
 }
 
-void BaseMambaMetadataBuilder::build_block_positions(const CommonAttentionMetadata& common, BaseMambaAttentionMetadata& out) const {
+void BaseMambaMetadataBuilder::build_block_positions(const CommonAttentionMetadata& common,
+                                                     BaseMambaAttentionMetadata& out) const {
   out.block_idx_last_scheduled_token.clear();
   out.block_idx_last_computed_token.clear();
   out.block_idx_first_scheduled_token_p.clear();
   out.num_computed_tokens_p.clear();
   if (spec_.mamba_cache_mode != MambaCacheMode::kAll) return;
-  const auto column = [&](int64_t tokens) { return static_cast<int32_t>(std::max<int64_t>(ceil_div(tokens, spec_.block_size) - 1, 0)); };
+  const auto column = [&](int64_t tokens) {
+    return static_cast<int32_t>(std::max<int64_t>(ceil_div(tokens, spec_.block_size) - 1, 0));
+  };
   for (int64_t row = 0; row < out.num_reqs; ++row) {
     const int64_t computed = std::max<int64_t>(common.num_computed(row), 0);
     out.block_idx_last_scheduled_token.push_back(column(common.seq_lens[static_cast<size_t>(row)]));
@@ -248,7 +265,8 @@ void BaseMambaMetadataBuilder::build(const CommonAttentionMetadata& common, Base
 void BaseMambaMetadataBuilder::update_block_table(const BaseMambaAttentionMetadata& from, const BlockTableView& table,
                                                   BaseMambaAttentionMetadata& out) {
   COLUBER_CHECK(num_speculative_tokens_ == 0, "metadata with speculative tokens is built anew for each group");
-  COLUBER_CHECK(table.rows >= from.num_reqs, "{} rows in the block table, {} in the metadata", table.rows, from.num_reqs);
+  COLUBER_CHECK(table.rows >= from.num_reqs, "{} rows in the block table, {} in the metadata", table.rows,
+                from.num_reqs);
   if (&from != &out) out = from;
   gather_state_indices(table, out);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the builders of mamba1, mamba2 and short convolution share: which rows are decodes, which blocks hold their states, the
-// launch table of the causal convolution, replay positions and checkpoints inside a prefill. The parts are functions of their
-// own, so that a builder outside this folder can use them too. Output vectors are reused: nothing is allocated once the
-// largest batch has been seen. One builder belongs to one step loop.
+// What the builders of mamba1, mamba2 and short convolution share: which rows are decodes, which blocks hold their
+// states, the launch table of the causal convolution, replay positions and checkpoints inside a prefill. The parts are
+// functions of their own, so that a builder outside this folder can use them too. Output vectors are reused: nothing is
+// allocated once the largest batch has been seen. One builder belongs to one step loop.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,11 @@ namespace coluber {
 inline constexpr int64_t kConvTokensPerProgram = 8;
 void compute_causal_conv1d_metadata(std::span<const int32_t> query_start_loc, CausalConv1dMetadata& out);
 
-// The state blocks of each row: the table itself in modes none and all; in align mode, [R, 1 + num_speculative_blocks] columns
-// from the one that holds the running state of `seq_lens` tokens, written to `storage`.
-BlockTableView mamba_get_block_table_tensor(const BlockTableView& table, std::span<const int32_t> seq_lens, int64_t block_size,
-                                            int64_t num_speculative_blocks, MambaCacheMode mode, std::vector<int32_t>& storage);
+// The state blocks of each row: the table itself in modes none and all; in align mode, [R, 1 + num_speculative_blocks]
+// columns from the one that holds the running state of `seq_lens` tokens, written to `storage`.
+BlockTableView mamba_get_block_table_tensor(const BlockTableView& table, std::span<const int32_t> seq_lens,
+                                            int64_t block_size, int64_t num_speculative_blocks, MambaCacheMode mode,
+                                            std::vector<int32_t>& storage);
 
 struct ReplayRule {
   int64_t buffer_len = 0;
@@ -34,15 +35,16 @@ struct ReplayRule {
 };
 // Place in the ring and whether the full state is written, for each decode row without drafts.
 void compute_replay_positions(std::span<const int32_t> seq_lens, std::span<const int32_t> query_lens,
-                              std::span<const int32_t> decode_base, const ReplayRule& rule, std::vector<int32_t>& write_pos,
-                              std::vector<uint8_t>& is_flush);
+                              std::span<const int32_t> decode_base, const ReplayRule& rule,
+                              std::vector<int32_t>& write_pos, std::vector<uint8_t>& is_flush);
 
 // Checkpoints inside the prefills of a step; active in align mode for specs that own a checkpoint block.
 class PrefillCheckpointBuilder {
  public:
   PrefillCheckpointBuilder(const MambaSpec& spec, const EngineConfig& config);
   // For these rows of the batch. `out.any` says whether one of them has a checkpoint.
-  void build(const CommonAttentionMetadata& common, std::span<const int64_t> request_rows, PrefillCheckpointMetadata& out) const;
+  void build(const CommonAttentionMetadata& common, std::span<const int64_t> request_rows,
+             PrefillCheckpointMetadata& out) const;
 
  private:
   bool active_ = false;
@@ -53,7 +55,8 @@ class PrefillCheckpointBuilder {
 };
 
 // Throws Error(kInvalidConfig) naming the builder and its layers where `spec` is of another kind.
-const MambaSpec& require_mamba_spec(const KVCacheSpec& spec, std::string_view builder, const std::vector<std::string>& layer_names);
+const MambaSpec& require_mamba_spec(const KVCacheSpec& spec, std::string_view builder,
+                                    const std::vector<std::string>& layer_names);
 
 class BaseMambaMetadataBuilder {
  public:
@@ -63,8 +66,10 @@ class BaseMambaMetadataBuilder {
   // Longest row that may be a decode, where the accepted counts of drafts are given.
   int64_t reorder_batch_threshold() const noexcept { return 1 + num_speculative_tokens_; }
   void build(const CommonAttentionMetadata& common, BaseMambaAttentionMetadata& out);
-  // For another group with an equal spec and a table of its own: only the state indices differ. `out` keeps its own buffers.
-  void update_block_table(const BaseMambaAttentionMetadata& from, const BlockTableView& table, BaseMambaAttentionMetadata& out);
+  // For another group with an equal spec and a table of its own: only the state indices differ. `out` keeps its own
+  // buffers.
+  void update_block_table(const BaseMambaAttentionMetadata& from, const BlockTableView& table,
+                          BaseMambaAttentionMetadata& out);
 
  private:
   void mark_prefilling(const CommonAttentionMetadata& common);

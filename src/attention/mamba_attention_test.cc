@@ -248,11 +248,12 @@ TEST(ReplayPositions, MatchTheWorkedRows) {
   constexpr MambaCacheMode kNone = MambaCacheMode::kNone;
   constexpr MambaCacheMode kAlign = MambaCacheMode::kAlign;
   const std::vector<ReplayCase> cases = {
-      {106, 1, 100, 16, kNone, 5, 0},   {106, 1, 105, 16, kNone, 0, 0},  {116, 1, 100, 16, kNone, 15, 1}, {121, 1, 105, 16, kNone, 15, 1},
-      {104, 1, 100, 16, kNone, 3, 0},   {106, 1, 105, 16, kNone, 0, 0},  {216, 1, 200, 16, kNone, 15, 1}, {112, 1, 105, 4, kNone, 2, 0},
-      {100, 1, 100, 16, kNone, 0, 1},   {118, 1, 100, 16, kAlign, 5, 0}, {112, 1, 100, 16, kAlign, 11, 1}, {113, 1, 100, 16, kAlign, 0, 0},
-      {128, 1, 100, 16, kAlign, 15, 1}, {128, 1, 100, 6, kAlign, 3, 1},  {105, 1, 100, 16, kAlign, 4, 0}, {0, 0, 0, 16, kAlign, 0, 0},
-      {0, 0, 0, 1, kNone, 0, 0}};
+      {106, 1, 100, 16, kNone, 5, 0},   {106, 1, 105, 16, kNone, 0, 0},   {116, 1, 100, 16, kNone, 15, 1},
+      {121, 1, 105, 16, kNone, 15, 1},  {104, 1, 100, 16, kNone, 3, 0},   {106, 1, 105, 16, kNone, 0, 0},
+      {216, 1, 200, 16, kNone, 15, 1},  {112, 1, 105, 4, kNone, 2, 0},    {100, 1, 100, 16, kNone, 0, 1},
+      {118, 1, 100, 16, kAlign, 5, 0},  {112, 1, 100, 16, kAlign, 11, 1}, {113, 1, 100, 16, kAlign, 0, 0},
+      {128, 1, 100, 16, kAlign, 15, 1}, {128, 1, 100, 6, kAlign, 3, 1},   {105, 1, 100, 16, kAlign, 4, 0},
+      {0, 0, 0, 16, kAlign, 0, 0},      {0, 0, 0, 1, kNone, 0, 0}};
   for (const ReplayCase& c : cases) {
     Ints write_pos;
     Flags flush;
@@ -268,12 +269,15 @@ TEST(BlockTable, AlignModeGathersFromTheRunningColumnAndOthersNothing) {
       const Ints seq_lens{0, 1, bs - 1, bs, bs + 1, 2 * bs - 1, 2 * bs, 2 * bs + 1, 8 * bs};
       const int64_t cols = 8 + spec;
       Ints data;
-      for (size_t i = 0; i < seq_lens.size() * static_cast<size_t>(cols); ++i) data.push_back(static_cast<int32_t>(1000 + i));
+      for (size_t i = 0; i < seq_lens.size() * static_cast<size_t>(cols); ++i)
+        data.push_back(static_cast<int32_t>(1000 + i));
       const BlockTableView table{data.data(), static_cast<int64_t>(seq_lens.size()), cols, cols};
       Ints storage;
-      const BlockTableView same = mamba_get_block_table_tensor(table, seq_lens, bs, spec, MambaCacheMode::kAll, storage);
+      const BlockTableView same =
+          mamba_get_block_table_tensor(table, seq_lens, bs, spec, MambaCacheMode::kAll, storage);
       EXPECT_EQ(same.data, table.data);
-      const BlockTableView found = mamba_get_block_table_tensor(table, seq_lens, bs, spec, MambaCacheMode::kAlign, storage);
+      const BlockTableView found =
+          mamba_get_block_table_tensor(table, seq_lens, bs, spec, MambaCacheMode::kAlign, storage);
       ASSERT_EQ(found.cols, 1 + spec);
       for (int64_t row = 0; row < found.rows; ++row) {
         const int64_t len = seq_lens[static_cast<size_t>(row)];

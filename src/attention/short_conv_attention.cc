@@ -5,17 +5,20 @@
 
 namespace coluber {
 
-ShortConvAttentionMetadataBuilder::ShortConvAttentionMetadataBuilder(const KVCacheSpec& spec, std::vector<std::string> layer_names,
-                                                               const EngineConfig& config, Device&)
+ShortConvAttentionMetadataBuilder::ShortConvAttentionMetadataBuilder(const KVCacheSpec& spec,
+                                                                     std::vector<std::string> layer_names,
+                                                                     const EngineConfig& config, Device&)
     : base_(spec, std::move(layer_names), config, "ShortConvAttentionMetadataBuilder") {}
 
-const ShortConvAttentionMetadata& ShortConvAttentionMetadataBuilder::build(int64_t, const CommonAttentionMetadata& common, bool) {
+const ShortConvAttentionMetadata& ShortConvAttentionMetadataBuilder::build(int64_t,
+                                                                           const CommonAttentionMetadata& common,
+                                                                           bool) {
   base_.build(common, metadata_);
   return metadata_;
 }
 
-const ShortConvAttentionMetadata& ShortConvAttentionMetadataBuilder::update_block_table(const ShortConvAttentionMetadata& metadata,
-                                                                                  const BlockTableView& table) {
+const ShortConvAttentionMetadata& ShortConvAttentionMetadataBuilder::update_block_table(
+    const ShortConvAttentionMetadata& metadata, const BlockTableView& table) {
   base_.update_block_table(metadata, table, metadata_);
   return metadata_;
 }

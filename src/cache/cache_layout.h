@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where each layer's state lies. Recurrent pages are laid out [slot][layer][bytes], so that the whole state of a sequence is
-// one contiguous range: a checkpoint, a fork or a transfer is one copy. Attention pages likewise: [page][layer][bytes], one
-// page id for all attention layers. Plain values; the pools own the memory, cache_binding.h (layers/) hands out the views.
+// Where each layer's state lies. Recurrent pages are laid out [slot][layer][bytes], so that the whole state of a
+// sequence is one contiguous range: a checkpoint, a fork or a transfer is one copy. Attention pages likewise:
+// [page][layer][bytes], one page id for all attention layers. Plain values; the pools own the memory, cache_binding.h
+// (layers/) hands out the views.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ struct StateLayout {
   struct Layer {
     std::string layer_name;
     int layer_index = -1;
-    int64_t offset = 0;                  // of the layer's page in a slot
+    int64_t offset = 0;  // of the layer's page in a slot
     int64_t page_bytes = 0;
     std::vector<int64_t> state_offsets;  // in the page
   };
@@ -41,7 +42,8 @@ struct StateLayout {
   std::vector<Layer> layers;
   int64_t slot_bytes = 0;  // 0: no recurrent layer
 
-  // Equal exactly where two layouts place equal shapes, dtypes and lane orders at equal bytes; part of every state's tag.
+  // Equal exactly where two layouts place equal shapes, dtypes and lane orders at equal bytes; part of every state's
+  // tag.
   uint64_t id = 0;
 };
 StateLayout make_state_layout(const std::vector<LayerStateSpec>& layers, StatePacking packing = StatePacking::kAligned);

@@ -17,10 +17,12 @@ int64_t prefill_checkpoint_position(int64_t num_tokens, int64_t unit, bool drop_
 PrefillCheckpoint prefill_checkpoint(int64_t query_start, int64_t query_end, const PrefillCheckpointRule& rule) {
   const int64_t hash = rule.hash_block_size;
   if (rule.block_size < 1 || hash < 1 || rule.alignment.value_or(1) < 1)
-    throw make_error(ErrorCode::kInvalidConfig, "prefill checkpoint: block size {}, hash block size {}, alignment {}, expected at least 1",
+    throw make_error(ErrorCode::kInvalidConfig,
+                     "prefill checkpoint: block size {}, hash block size {}, alignment {}, expected at least 1",
                      rule.block_size, hash, rule.alignment.value_or(1));
   if (query_start < 0 || query_end < query_start)
-    throw make_error(ErrorCode::kInvalidArgument, "prefill checkpoint: tokens [{}, {}) are no range", query_start, query_end);
+    throw make_error(ErrorCode::kInvalidArgument, "prefill checkpoint: tokens [{}, {}) are no range", query_start,
+                     query_end);
   PrefillCheckpoint result;
   result.position = prefill_checkpoint_position(query_end, hash, rule.drop_last_block);
   const int64_t column = ceil_div(query_end, rule.block_size) - 2;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where inside a prefill a state may be kept for later prefix hits. Scheduler, cache manager and metadata builder must agree
-// on it, or a block would be promised that nobody writes: so this is the one place that says it. Pure functions.
+// Where inside a prefill a state may be kept for later prefix hits. Scheduler, cache manager and metadata builder must
+// agree on it, or a block would be promised that nobody writes: so this is the one place that says it. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct PrefillCheckpointRule {
 struct PrefillCheckpoint {
   int64_t position = 0;  // tokens of the sequence
   bool valid = false;
-  int64_t offset = 0;    // tokens of the row before it; 0 where not valid
-  int64_t column = -1;   // block-table column that takes the state; -1 where not valid
+  int64_t offset = 0;   // tokens of the row before it; 0 where not valid
+  int64_t column = -1;  // block-table column that takes the state; -1 where not valid
 };
 
 // The last multiple of `unit` before the last of `num_tokens` tokens, one unit earlier where the last block is dropped.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The shared-page layout of the contract: which layers share a block table, how attention pages and state pages are made equal,
-// and the token granularities that follow. The engine's own layout needs no equal pages (cache_layout.h); these rules are for
-// exchange with engines that do, and for prefix caching. Pure functions; throw Error(kInvalidConfig).
+// The shared-page layout of the contract: which layers share a block table, how attention pages and state pages are
+// made equal, and the token granularities that follow. The engine's own layout needs no equal pages (cache_layout.h);
+// these rules are for exchange with engines that do, and for prefix caching. Pure functions; throw
+// Error(kInvalidConfig).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@
 
 namespace coluber {
 
-// Equal in everything that lets specs share a pool of blocks: draft and checkpoint blocks, alignment, page bytes, replication.
+// Equal in everything that lets specs share a pool of blocks: draft and checkpoint blocks, alignment, page bytes,
+// replication.
 bool is_uniform_mamba_group(std::span<const KVCacheSpec> specs);
 // The spec of layers in one group; refuses specs that are not all equal, and none at all.
 KVCacheSpec merge_specs(std::span<const KVCacheSpec> specs);
@@ -32,7 +34,8 @@ struct NamedSpec {
   KVCacheSpec spec;
 };
 // Layers of equal specs, cut into groups of about equal size. Refuses groups whose pages differ.
-std::vector<KVCacheGroup> group_kv_cache_specs(std::span<const NamedSpec> layers, std::optional<int64_t> attn_group_size = {});
+std::vector<KVCacheGroup> group_kv_cache_specs(std::span<const NamedSpec> layers,
+                                               std::optional<int64_t> attn_group_size = {});
 
 struct UnifyPageSizeInput {
   int64_t attention_bytes_per_token = 0;  // of one layer
@@ -73,8 +76,8 @@ BlockSizes resolve_block_sizes(std::span<const GroupBlockSize> groups, const Blo
 int64_t resolve_mamba_chunk_size(std::optional<int64_t> mamba_chunk_size, std::optional<int64_t> chunk_size,
                                  bool has_linear_conv_kernel_dim);
 
-// Cache mode and state block size where they are left open: with prefix caching a state at step ends (or at every block where
-// asked for and the model can), without it one state a request. Fills `cache`.
+// Cache mode and state block size where they are left open: with prefix caching a state at step ends (or at every block
+// where asked for and the model can), without it one state a request. Fills `cache`.
 struct CacheModeFacts {
   bool supports_all_mode = false;
   bool chunked_prefill = true;

@@ -30,7 +30,8 @@ FullAttentionSpec attention_spec() {
 std::vector<NamedSpec> layers_of(int64_t mambas, int64_t attentions) {
   std::vector<NamedSpec> layers;
   for (int64_t i = 0; i < mambas; ++i) layers.push_back({std::string("m").append(std::to_string(i)), mamba_spec()});
-  for (int64_t i = 0; i < attentions; ++i) layers.push_back({std::string("a").append(std::to_string(i)), attention_spec()});
+  for (int64_t i = 0; i < attentions; ++i)
+    layers.push_back({std::string("a").append(std::to_string(i)), attention_spec()});
   return layers;
 }
 
@@ -209,19 +210,14 @@ struct CheckpointCase {
 };
 
 TEST(PrefillCheckpoint, MatchesTheWorkedRows) {
-  const std::vector<CheckpointCase> cases = {{0, 900, 256, 256, 1, false, 768, true, 768, 2},
-                                             {0, 100, 256, 256, 1, false, 0, false, 0, -1},
-                                             {0, 900, 256, 256, 64, false, 768, true, 768, 2},
-                                             {0, 10000, 32, 512, 1, false, 9984, true, 9984, 18},
-                                             {8192, 10000, 32, 512, 1, false, 9984, true, 1792, 18},
-                                             {300, 800, 100, 256, 1, false, 700, true, 400, 2},
-                                             {0, 257, 256, 256, 1, false, 256, true, 256, 0},
-                                             {0, 512, 256, 256, 1, false, 256, true, 256, 0},
-                                             {0, 513, 256, 256, 1, false, 512, true, 512, 1},
-                                             {0, 769, 256, 256, 1, true, 512, true, 512, 2},
-                                             {512, 1100, 256, 256, 1, false, 1024, true, 512, 3},
-                                             {512, 769, 256, 256, 1, false, 768, true, 256, 2},
-                                             {0, 900, 256, 256, {}, false, 768, false, 0, -1}};
+  const std::vector<CheckpointCase> cases = {
+      {0, 900, 256, 256, 1, false, 768, true, 768, 2},        {0, 100, 256, 256, 1, false, 0, false, 0, -1},
+      {0, 900, 256, 256, 64, false, 768, true, 768, 2},       {0, 10000, 32, 512, 1, false, 9984, true, 9984, 18},
+      {8192, 10000, 32, 512, 1, false, 9984, true, 1792, 18}, {300, 800, 100, 256, 1, false, 700, true, 400, 2},
+      {0, 257, 256, 256, 1, false, 256, true, 256, 0},        {0, 512, 256, 256, 1, false, 256, true, 256, 0},
+      {0, 513, 256, 256, 1, false, 512, true, 512, 1},        {0, 769, 256, 256, 1, true, 512, true, 512, 2},
+      {512, 1100, 256, 256, 1, false, 1024, true, 512, 3},    {512, 769, 256, 256, 1, false, 768, true, 256, 2},
+      {0, 900, 256, 256, {}, false, 768, false, 0, -1}};
   for (const CheckpointCase& c : cases) {
     const PrefillCheckpoint found = prefill_checkpoint(c.start, c.end, {c.hash, c.block, c.alignment, c.drop});
     EXPECT_EQ(found.position, c.position) << c.start << ".." << c.end;

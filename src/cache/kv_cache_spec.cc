@@ -25,16 +25,18 @@ constexpr std::array<ModeName, 3> kModeNames = {
 int64_t padded_page_bytes(int64_t content, std::optional<int64_t> padded) {
   if (!padded) return content;
   if (*padded < content)
-    throw make_error(ErrorCode::kInvalidConfig,
-                     "page_size_padded is {} bytes, smaller than the {} bytes of content; raise it to at least the content",
-                     *padded, content);
+    throw make_error(
+        ErrorCode::kInvalidConfig,
+        "page_size_padded is {} bytes, smaller than the {} bytes of content; raise it to at least the content", *padded,
+        content);
   return *padded;
 }
 
 void require_lengths(int64_t max_model_len, int64_t block_size) {
   if (block_size < 1 || max_model_len < 1)
-    throw make_error(ErrorCode::kInvalidConfig, "block_size is {} and max_model_len is {}, expected both to be at least 1",
-                     block_size, max_model_len);
+    throw make_error(ErrorCode::kInvalidConfig,
+                     "block_size is {} and max_model_len is {}, expected both to be at least 1", block_size,
+                     max_model_len);
 }
 
 }  // namespace
@@ -65,8 +67,9 @@ std::optional<MambaCacheMode> parse_mamba_cache_mode(std::string_view name) noex
 
 int64_t MambaSpec::state_content_size_bytes() const {
   if (shapes.size() != dtypes.size())
-    throw make_error(ErrorCode::kInvalidConfig, "a MambaSpec has {} state shapes and {} dtypes, expected one dtype a shape",
-                     shapes.size(), dtypes.size());
+    throw make_error(ErrorCode::kInvalidConfig,
+                     "a MambaSpec has {} state shapes and {} dtypes, expected one dtype a shape", shapes.size(),
+                     dtypes.size());
   int64_t total = 0;
   for (size_t i = 0; i < shapes.size(); ++i) total = checked_add(total, dtype_bytes(dtypes[i], shapes[i].count()));
   return total;
@@ -101,8 +104,8 @@ int64_t MambaSpec::block_table_cols(int64_t max_model_len) const {
 int64_t FullAttentionSpec::page_size_bytes() const {
   if (block_size < 1 || num_kv_heads < 1 || head_size < 1)
     throw make_error(ErrorCode::kInvalidConfig,
-                     "attention page: block_size {}, num_kv_heads {} and head_size {}, expected all to be at least 1", block_size,
-                     num_kv_heads, head_size);
+                     "attention page: block_size {}, num_kv_heads {} and head_size {}, expected all to be at least 1",
+                     block_size, num_kv_heads, head_size);
   const int64_t elements = checked_mul(checked_mul(2 * block_size, num_kv_heads), head_size);
   return padded_page_bytes(dtype_bytes(dtype, elements), page_size_padded);
 }

@@ -15,8 +15,9 @@ constexpr int64_t kBits = 64;
 
 int64_t checked_range_bytes(const std::string& name, int64_t page_bytes, int64_t max_pages) {
   if (page_bytes < 1 || max_pages < 2 || max_pages > std::numeric_limits<int32_t>::max())
-    throw make_error(ErrorCode::kInvalidConfig, "pool '{}': {} pages of {} bytes, expected 2 to 2147483647 pages of at least one byte",
-                     name, max_pages, page_bytes);
+    throw make_error(ErrorCode::kInvalidConfig,
+                     "pool '{}': {} pages of {} bytes, expected 2 to 2147483647 pages of at least one byte", name,
+                     max_pages, page_bytes);
   return checked_mul(page_bytes, max_pages);
 }
 
@@ -31,7 +32,8 @@ PagePool::PagePool(Device& device, std::string name, int64_t page_bytes, int64_t
       used_(static_cast<size_t>(ceil_div(max_pages, kBits)), 0) {
   used_[0] = 1;
   // Bits beyond the last page read as used, so that the search needs no bound of its own.
-  for (int64_t id = max_pages; id % kBits != 0; ++id) used_[static_cast<size_t>(id / kBits)] |= uint64_t{1} << (id % kBits);
+  for (int64_t id = max_pages; id % kBits != 0; ++id)
+    used_[static_cast<size_t>(id / kBits)] |= uint64_t{1} << (id % kBits);
 }
 
 int64_t PagePool::lowest_free() const noexcept {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pages of one size in one elastic range: `page(id)` is base + id * page_bytes for the life of the pool, while the memory
-// behind free pages can be given back. Page 0 is the null page and is never handed out. Lowest free id first, so that used
-// pages stay together and whole slabs at the end come free. Owns its memory; not thread-safe.
+// Pages of one size in one elastic range: `page(id)` is base + id * page_bytes for the life of the pool, while the
+// memory behind free pages can be given back. Page 0 is the null page and is never handed out. Lowest free id first, so
+// that used pages stay together and whole slabs at the end come free. Owns its memory; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ class PagePool {
   // `max_pages` counts the null page. Throws Error(kInvalidConfig) for sizes below one byte or two pages.
   PagePool(Device& device, std::string name, int64_t page_bytes, int64_t max_pages);
 
-  // None where every page is in use. Throws Error(kOutOfMemory) where the memory behind a page cannot be had; the pool is then
-  // as it was. A page's content is whatever was there before, or NaN where poisoning is on.
+  // None where every page is in use. Throws Error(kOutOfMemory) where the memory behind a page cannot be had; the pool
+  // is then as it was. A page's content is whatever was there before, or NaN where poisoning is on.
   std::optional<int32_t> allocate();
   void release(int32_t id);  // a page that is not in use is a broken invariant
   bool in_use(int32_t id) const noexcept;
@@ -50,8 +50,8 @@ class PagePool {
   int64_t num_used_ = 0;
   bool poison_ = false;
   ElasticRange range_;
-  std::vector<uint64_t> used_;       // one bit a page
-  mutable size_t first_word_ = 0;    // no free page lies in an earlier word
+  std::vector<uint64_t> used_;     // one bit a page
+  mutable size_t first_word_ = 0;  // no free page lies in an earlier word
 };
 
 }  // namespace coluber

@@ -21,8 +21,9 @@ void require_positive(std::string_view kind, std::initializer_list<NamedSize> si
     // Products of three sizes below this stay inside int64.
     constexpr int64_t kLimit = int64_t{1} << 31;
     if (size.value < 1 || size.value > kLimit)
-      throw make_error(ErrorCode::kInvalidConfig, "state shape of {}: {} is {}, expected 1 to {}; correct the configuration",
-                       kind, size.name, size.value, kLimit);
+      throw make_error(ErrorCode::kInvalidConfig,
+                       "state shape of {}: {} is {}, expected 1 to {}; correct the configuration", kind, size.name,
+                       size.value, kLimit);
   }
 }
 
@@ -30,23 +31,25 @@ int64_t product(std::string_view kind, std::initializer_list<NamedSize> factors)
   int64_t result = 1;
   for (const NamedSize& factor : factors) {
     if (__builtin_mul_overflow(result, factor.value, &result))
-      throw make_error(ErrorCode::kInvalidConfig, "state shape of {}: the sizes up to {} = {} overflow", kind, factor.name,
-                       factor.value);
+      throw make_error(ErrorCode::kInvalidConfig, "state shape of {}: the sizes up to {} = {} overflow", kind,
+                       factor.name, factor.value);
   }
   return result;
 }
 
 int64_t divide(std::string_view kind, NamedSize size, int64_t tp_size) {
   if (size.value % tp_size != 0)
-    throw make_error(ErrorCode::kInvalidConfig,
-                     "state shape of {}: {} is {}, which tensor_parallel_size {} does not divide; choose a size that does", kind,
-                     size.name, size.value, tp_size);
+    throw make_error(
+        ErrorCode::kInvalidConfig,
+        "state shape of {}: {} is {}, which tensor_parallel_size {} does not divide; choose a size that does", kind,
+        size.name, size.value, tp_size);
   return size.value / tp_size;
 }
 
 int64_t conv_window(std::string_view kind, int64_t conv_kernel, int64_t num_speculative_tokens) {
   if (num_speculative_tokens < 0 || num_speculative_tokens > (int64_t{1} << 20))
-    throw make_error(ErrorCode::kInvalidConfig, "state shape of {}: num_speculative_tokens is {}, expected 0 to 1048576", kind,
+    throw make_error(ErrorCode::kInvalidConfig,
+                     "state shape of {}: num_speculative_tokens is {}, expected 0 to 1048576", kind,
                      num_speculative_tokens);
   require_positive(kind, {{"conv_kernel", conv_kernel}});
   return conv_kernel - 1 + num_speculative_tokens;
@@ -54,7 +57,8 @@ int64_t conv_window(std::string_view kind, int64_t conv_kernel, int64_t num_spec
 
 DType checked_state_dtype(DType dtype, std::string_view option) {
   if (dtype != DType::kFloat32 && dtype != DType::kFloat16 && dtype != DType::kBFloat16)
-    throw make_error(ErrorCode::kInvalidConfig, "{} is {}, expected float32, float16 or bfloat16", option, dtype_name(dtype));
+    throw make_error(ErrorCode::kInvalidConfig, "{} is {}, expected float32, float16 or bfloat16", option,
+                     dtype_name(dtype));
   return dtype;
 }
 
@@ -65,10 +69,11 @@ int64_t extended_num_groups(int64_t tp_size, int64_t n_groups) {
   return n_groups % tp_size == 0 ? n_groups : tp_size;
 }
 
-std::vector<Shape> mamba1_state_shape(int64_t tp_size, int64_t intermediate_size, int64_t state_size, int64_t conv_kernel) {
-  require_positive("mamba1", {{"tensor_parallel_size", tp_size},
-                              {"intermediate_size", intermediate_size},
-                              {"state_size", state_size}});
+std::vector<Shape> mamba1_state_shape(int64_t tp_size, int64_t intermediate_size, int64_t state_size,
+                                      int64_t conv_kernel) {
+  require_positive(
+      "mamba1",
+      {{"tensor_parallel_size", tp_size}, {"intermediate_size", intermediate_size}, {"state_size", state_size}});
   const int64_t channels = divide("mamba1", {"intermediate_size", intermediate_size}, tp_size);
   return {Shape{conv_window("mamba1", conv_kernel, 0), channels}, Shape{channels, state_size}};
 }
@@ -83,8 +88,8 @@ std::vector<Shape> mamba2_state_shape(int64_t tp_size, const Mamba2StateSizes& s
   // A G that tp_size does not divide becomes tp_size, so that every rank has a whole group.
   const int64_t groups = sizes.n_groups % tp_size == 0 ? sizes.n_groups : tp_size;
   const int64_t group_channels = product("mamba2", {{"2", 2}, {"n_groups", groups}, {"state_size", sizes.state_size}});
-  const int64_t conv_dim =
-      divide("mamba2", {"intermediate_size + 2 * n_groups * state_size", sizes.intermediate_size + group_channels}, tp_size);
+  const int64_t conv_dim = divide(
+      "mamba2", {"intermediate_size + 2 * n_groups * state_size", sizes.intermediate_size + group_channels}, tp_size);
   const int64_t heads = divide("mamba2", {"num_heads", sizes.num_heads}, tp_size);
   return {Shape{conv_window("mamba2", sizes.conv_kernel, num_speculative_tokens), conv_dim},
           Shape{heads, sizes.head_dim, sizes.state_size}};
@@ -94,9 +99,10 @@ std::vector<Shape> linear_attention_state_shape(int64_t tp_size, int64_t num_hea
   require_positive("linear_attention",
                    {{"tensor_parallel_size", tp_size}, {"num_heads", num_heads}, {"head_dim", head_dim}});
   if (num_heads < tp_size)
-    throw make_error(ErrorCode::kInvalidConfig,
-                     "state shape of linear_attention: num_heads is {}, fewer than tensor_parallel_size {}; choose a smaller size",
-                     num_heads, tp_size);
+    throw make_error(
+        ErrorCode::kInvalidConfig,
+        "state shape of linear_attention: num_heads is {}, fewer than tensor_parallel_size {}; choose a smaller size",
+        num_heads, tp_size);
   return {Shape{num_heads / tp_size, head_dim, head_dim}};
 }
 
@@ -107,7 +113,8 @@ std::vector<Shape> short_conv_state_shape(int64_t tp_size, int64_t intermediate_
   return {Shape{conv_window("short_conv", conv_kernel, num_speculative_tokens), channels}};
 }
 
-std::vector<Shape> ple_short_conv_state_shape(int64_t intermediate_size, int64_t conv_kernel, int64_t num_speculative_tokens) {
+std::vector<Shape> ple_short_conv_state_shape(int64_t intermediate_size, int64_t conv_kernel,
+                                              int64_t num_speculative_tokens) {
   return short_conv_state_shape(state_tp_size(1, true), intermediate_size, conv_kernel, num_speculative_tokens);
 }
 
@@ -121,7 +128,8 @@ std::vector<Shape> gated_delta_net_state_shape(int64_t tp_size, const GatedDelta
   const int64_t keys = product("gdn", {{"2", 2}, {"head_k_dim", sizes.head_k_dim}, {"num_k_heads", sizes.num_k_heads}});
   const int64_t values = product("gdn", {{"head_v_dim", sizes.head_v_dim}, {"num_v_heads", sizes.num_v_heads}});
   if (keys > std::numeric_limits<int64_t>::max() - values)
-    throw make_error(ErrorCode::kInvalidConfig, "state shape of gdn: key channels {} and value channels {} overflow", keys, values);
+    throw make_error(ErrorCode::kInvalidConfig, "state shape of gdn: key channels {} and value channels {} overflow",
+                     keys, values);
   const int64_t conv_dim =
       divide("gdn", {"2 * head_k_dim * num_k_heads + head_v_dim * num_v_heads", keys + values}, tp_size);
   const int64_t heads = divide("gdn", {"num_v_heads", sizes.num_v_heads}, tp_size);
@@ -129,7 +137,8 @@ std::vector<Shape> gated_delta_net_state_shape(int64_t tp_size, const GatedDelta
           Shape{heads, sizes.head_v_dim, sizes.head_k_dim}};
 }
 
-std::vector<Shape> kda_state_shape(int64_t tp_size, const KimiDeltaAttentionStateSizes& sizes, int64_t num_speculative_tokens) {
+std::vector<Shape> kda_state_shape(int64_t tp_size, const KimiDeltaAttentionStateSizes& sizes,
+                                   int64_t num_speculative_tokens) {
   const int64_t k_heads = sizes.num_k_heads.value_or(sizes.num_heads);
   const int64_t k_dim = sizes.head_k_dim.value_or(sizes.head_dim);
   require_positive("kda", {{"tensor_parallel_size", tp_size},
@@ -140,8 +149,10 @@ std::vector<Shape> kda_state_shape(int64_t tp_size, const KimiDeltaAttentionStat
   const int64_t values = product("kda", {{"num_heads", sizes.num_heads}, {"head_dim", sizes.head_dim}});
   const int64_t keys = product("kda", {{"2", 2}, {"num_k_heads", k_heads}, {"head_k_dim", k_dim}});
   if (keys > std::numeric_limits<int64_t>::max() - values)
-    throw make_error(ErrorCode::kInvalidConfig, "state shape of kda: key channels {} and value channels {} overflow", keys, values);
-  const int64_t conv_dim = divide("kda", {"num_heads * head_dim + 2 * num_k_heads * head_k_dim", values + keys}, tp_size);
+    throw make_error(ErrorCode::kInvalidConfig, "state shape of kda: key channels {} and value channels {} overflow",
+                     keys, values);
+  const int64_t conv_dim =
+      divide("kda", {"num_heads * head_dim + 2 * num_k_heads * head_k_dim", values + keys}, tp_size);
   const int64_t heads = divide("kda", {"num_heads", sizes.num_heads}, tp_size);
   return {Shape{conv_window("kda", sizes.conv_kernel, num_speculative_tokens), conv_dim},
           Shape{heads, sizes.head_dim, sizes.head_dim}};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The shapes and dtypes of every kind's states, local to one tensor-parallel rank, in the order (conv, recurrent). Conv states
-// lie as (window, channels). What does not divide by the tensor-parallel size is refused with the names of both numbers.
-// Layers answer `get_state_shape` with these functions; a layer whose state is replicated passes a tp_size of 1
+// The shapes and dtypes of every kind's states, local to one tensor-parallel rank, in the order (conv, recurrent). Conv
+// states lie as (window, channels). What does not divide by the tensor-parallel size is refused with the names of both
+// numbers. Layers answer `get_state_shape` with these functions; a layer whose state is replicated passes a tp_size of
+// 1
 // (`state_tp_size`). Pure functions.
 #pragma once
 
@@ -24,7 +25,8 @@ inline int64_t state_tp_size(int64_t tp_size, bool is_kv_cache_tp_replicated) {
 // Groups after each rank got one of its own: n_groups where it divides, tp_size else (a single group is replicated).
 int64_t extended_num_groups(int64_t tp_size, int64_t n_groups);
 
-std::vector<Shape> mamba1_state_shape(int64_t tp_size, int64_t intermediate_size, int64_t state_size, int64_t conv_kernel);
+std::vector<Shape> mamba1_state_shape(int64_t tp_size, int64_t intermediate_size, int64_t state_size,
+                                      int64_t conv_kernel);
 
 struct Mamba2StateSizes {
   int64_t intermediate_size = 0;
@@ -34,7 +36,8 @@ struct Mamba2StateSizes {
   int64_t state_size = 0;
   int64_t conv_kernel = 0;
 };
-std::vector<Shape> mamba2_state_shape(int64_t tp_size, const Mamba2StateSizes& sizes, int64_t num_speculative_tokens = 0);
+std::vector<Shape> mamba2_state_shape(int64_t tp_size, const Mamba2StateSizes& sizes,
+                                      int64_t num_speculative_tokens = 0);
 
 // Heads are divided rounding down, as the contract has it; a rank without a head is refused.
 std::vector<Shape> linear_attention_state_shape(int64_t tp_size, int64_t num_heads, int64_t head_dim);
@@ -42,7 +45,8 @@ std::vector<Shape> linear_attention_state_shape(int64_t tp_size, int64_t num_hea
 std::vector<Shape> short_conv_state_shape(int64_t tp_size, int64_t intermediate_size, int64_t conv_kernel,
                                           int64_t num_speculative_tokens = 0);
 // The short convolution of per-layer embeddings: replicated on every rank.
-std::vector<Shape> ple_short_conv_state_shape(int64_t intermediate_size, int64_t conv_kernel, int64_t num_speculative_tokens = 0);
+std::vector<Shape> ple_short_conv_state_shape(int64_t intermediate_size, int64_t conv_kernel,
+                                              int64_t num_speculative_tokens = 0);
 
 struct GatedDeltaNetStateSizes {
   int64_t num_k_heads = 0;
@@ -62,7 +66,8 @@ struct KimiDeltaAttentionStateSizes {
   std::optional<int64_t> head_k_dim;   // unset: head_dim
   int64_t conv_kernel = 0;
 };
-std::vector<Shape> kda_state_shape(int64_t tp_size, const KimiDeltaAttentionStateSizes& sizes, int64_t num_speculative_tokens = 0);
+std::vector<Shape> kda_state_shape(int64_t tp_size, const KimiDeltaAttentionStateSizes& sizes,
+                                   int64_t num_speculative_tokens = 0);
 
 // The configured dtypes; float32, float16 and bfloat16 are the ones a state can have. Throw Error(kInvalidConfig) else.
 DType conv_state_dtype(const EngineConfig& config);              // mamba_cache_dtype, or the activations'

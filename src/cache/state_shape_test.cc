@@ -25,7 +25,8 @@ void expect_refused(const std::function<void()>& call, std::initializer_list<std
     FAIL() << "not refused";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig);
-    for (const std::string_view word : words) EXPECT_NE(std::string_view(error.what()).find(word), std::string_view::npos) << error.what();
+    for (const std::string_view word : words)
+      EXPECT_NE(std::string_view(error.what()).find(word), std::string_view::npos) << error.what();
   }
 }
 

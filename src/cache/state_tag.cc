@@ -36,30 +36,36 @@ void PrefixHash::extend(std::span<const int32_t> tokens) {
 }
 
 StateTagTable::StateTagTable(std::string pool_name, int64_t num_slots) : pool_name_(std::move(pool_name)) {
-  if (num_slots < 1) throw make_error(ErrorCode::kInvalidConfig, "tags of pool '{}': {} slots, expected at least 1", pool_name_, num_slots);
+  if (num_slots < 1)
+    throw make_error(ErrorCode::kInvalidConfig, "tags of pool '{}': {} slots, expected at least 1", pool_name_,
+                     num_slots);
   tags_.resize(static_cast<size_t>(num_slots));
 }
 
 void StateTagTable::check_slot(int32_t slot) const {
-  COLUBER_CHECK(slot > 0 && slot < num_slots(), "pool '{}': slot {} of {} (0 is the null slot)", pool_name_, slot, num_slots());
+  COLUBER_CHECK(slot > 0 && slot < num_slots(), "pool '{}': slot {} of {} (0 is the null slot)", pool_name_, slot,
+                num_slots());
 }
 
 void StateTagTable::expect(int32_t slot, const StateTag& expected) const {
   check_slot(slot);
   const StateTag& tag = tags_[static_cast<size_t>(slot)];
-  COLUBER_CHECK(tag.written, "pool '{}': slot {} is read at position {} but nothing was written to it", pool_name_, slot,
-                expected.position);
-  COLUBER_CHECK(tag.position == expected.position, "pool '{}': slot {} holds the state after {} tokens, the step reads it after {}",
-                pool_name_, slot, tag.position, expected.position);
-  COLUBER_CHECK(tag.prefix == expected.prefix, "pool '{}': slot {} holds the state of prefix {}, the step reads prefix {}",
-                pool_name_, slot, tag.prefix.to_string(), expected.prefix.to_string());
-  COLUBER_CHECK(tag.model == expected.model, "pool '{}': slot {} holds a state of model {}, the step runs model {}", pool_name_,
-                slot, tag.model.to_string(), expected.model.to_string());
-  COLUBER_CHECK(tag.layout_id == expected.layout_id, "pool '{}': slot {} holds a state in layout {:x}, the step reads layout {:x}",
-                pool_name_, slot, tag.layout_id, expected.layout_id);
+  COLUBER_CHECK(tag.written, "pool '{}': slot {} is read at position {} but nothing was written to it", pool_name_,
+                slot, expected.position);
+  COLUBER_CHECK(tag.position == expected.position,
+                "pool '{}': slot {} holds the state after {} tokens, the step reads it after {}", pool_name_, slot,
+                tag.position, expected.position);
+  COLUBER_CHECK(tag.prefix == expected.prefix,
+                "pool '{}': slot {} holds the state of prefix {}, the step reads prefix {}", pool_name_, slot,
+                tag.prefix.to_string(), expected.prefix.to_string());
+  COLUBER_CHECK(tag.model == expected.model, "pool '{}': slot {} holds a state of model {}, the step runs model {}",
+                pool_name_, slot, tag.model.to_string(), expected.model.to_string());
+  COLUBER_CHECK(tag.layout_id == expected.layout_id,
+                "pool '{}': slot {} holds a state in layout {:x}, the step reads layout {:x}", pool_name_, slot,
+                tag.layout_id, expected.layout_id);
   if (tag.checksum && expected.checksum)
-    COLUBER_CHECK(*tag.checksum == *expected.checksum, "pool '{}': slot {} holds bytes of checksum {}, expected {}", pool_name_,
-                  slot, tag.checksum->to_string(), expected.checksum->to_string());
+    COLUBER_CHECK(*tag.checksum == *expected.checksum, "pool '{}': slot {} holds bytes of checksum {}, expected {}",
+                  pool_name_, slot, tag.checksum->to_string(), expected.checksum->to_string());
 }
 
 void StateTagTable::advance(int32_t slot, const StateTag& tag) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a stored state is proven to be: of which model and layout, after how many tokens, of which prefix. A state is read only
-// where its tag equals what the step plan expects, so a state at the wrong position is an error and never a wrong answer.
-// Tags of a pool's slots live in one table. Plain values; not thread-safe.
+// What a stored state is proven to be: of which model and layout, after how many tokens, of which prefix. A state is
+// read only where its tag equals what the step plan expects, so a state at the wrong position is an error and never a
+// wrong answer. Tags of a pool's slots live in one table. Plain values; not thread-safe.
 #pragma once
 
 #include <compare>
@@ -26,7 +26,8 @@ struct Hash128 {
 Hash128 hash_bytes(const void* data, int64_t bytes, uint64_t seed = 0);
 inline Hash128 hash_text(std::string_view text) { return hash_bytes(text.data(), static_cast<int64_t>(text.size())); }
 
-// Hash of a token prefix, as a chain over its tokens: extending token by token, in chunks or at once gives the same value.
+// Hash of a token prefix, as a chain over its tokens: extending token by token, in chunks or at once gives the same
+// value.
 class PrefixHash {
  public:
   void extend(int32_t token);
@@ -41,10 +42,10 @@ class PrefixHash {
 };
 
 struct StateTag {
-  Hash128 model;              // fingerprint of weights and configuration
-  uint64_t layout_id = 0;     // StateLayout::id()
-  int64_t position = 0;       // tokens that the state has seen
-  Hash128 prefix;             // PrefixHash of those tokens
+  Hash128 model;           // fingerprint of weights and configuration
+  uint64_t layout_id = 0;  // StateLayout::id()
+  int64_t position = 0;    // tokens that the state has seen
+  Hash128 prefix;          // PrefixHash of those tokens
   bool written = false;
   std::optional<Hash128> checksum;  // of the state's bytes, where asked for or saved
   bool operator==(const StateTag&) const = default;
@@ -54,8 +55,8 @@ class StateTagTable {
  public:
   StateTagTable(std::string pool_name, int64_t num_slots);
 
-  // Throws Error(kInternal) saying in what the slot's tag differs from `expected` (a slot that nothing was written to differs
-  // from everything). Checksums are compared where both sides have one.
+  // Throws Error(kInternal) saying in what the slot's tag differs from `expected` (a slot that nothing was written to
+  // differs from everything). Checksums are compared where both sides have one.
   void expect(int32_t slot, const StateTag& expected) const;
   // The slot now holds the state that `tag` describes, with its checksum or none.
   void advance(int32_t slot, const StateTag& tag);

@@ -9,11 +9,12 @@
 
 namespace coluber {
 
-std::vector<int64_t> state_offsets(const std::vector<Shape>& shapes, const std::vector<DType>& dtypes, int64_t alignment,
-                                   int64_t* total_bytes) {
+std::vector<int64_t> state_offsets(const std::vector<Shape>& shapes, const std::vector<DType>& dtypes,
+                                   int64_t alignment, int64_t* total_bytes) {
   if (shapes.size() != dtypes.size() || alignment < 1)
     throw make_error(ErrorCode::kInvalidConfig,
-                     "state offsets: {} shapes, {} dtypes and alignment {}, expected one dtype a shape and an alignment of at least 1",
+                     "state offsets: {} shapes, {} dtypes and alignment {}, expected one dtype a shape and an "
+                     "alignment of at least 1",
                      shapes.size(), dtypes.size(), alignment);
   std::vector<int64_t> offsets;
   offsets.reserve(shapes.size());
@@ -32,28 +33,30 @@ void check_page(const TensorView& page) {
   if (page.shape.rank() != 4 || page.strides.rank() != 4 || page.shape[1] != 1 || page.shape[2] != 1 ||
       dtype_bits(page.dtype) != 8 || page.strides[3] != 1)
     throw make_error(ErrorCode::kInvalidConfig,
-                     "a page view has shape {} of {}, expected contiguous bytes [blocks, 1, 1, page bytes]", page.shape.to_string(),
-                     dtype_name(page.dtype));
+                     "a page view has shape {} of {}, expected contiguous bytes [blocks, 1, 1, page bytes]",
+                     page.shape.to_string(), dtype_name(page.dtype));
   if (page.strides[0] < page.shape[3])
     throw make_error(ErrorCode::kInvalidConfig,
-                     "blocks overlap: the distance of two blocks is {} bytes, smaller than the page of {} bytes", page.strides[0],
-                     page.shape[3]);
+                     "blocks overlap: the distance of two blocks is {} bytes, smaller than the page of {} bytes",
+                     page.strides[0], page.shape[3]);
 }
 
 TensorView bind_state_view(const TensorView& page, const Shape& shape, DType dtype, int64_t offset, size_t index) {
   const int64_t element = dtype_size(dtype);
   if (offset % element != 0 || page.strides[0] % element != 0)
-    throw make_error(ErrorCode::kInvalidConfig,
-                     "state {} ({} {}) lies at byte {} of blocks {} bytes apart, which are no multiples of its element size {}; "
-                     "order or pad the states so that they are",
-                     index, dtype_name(dtype), shape.to_string(), offset, page.strides[0], element);
+    throw make_error(
+        ErrorCode::kInvalidConfig,
+        "state {} ({} {}) lies at byte {} of blocks {} bytes apart, which are no multiples of its element size {}; "
+        "order or pad the states so that they are",
+        index, dtype_name(dtype), shape.to_string(), offset, page.strides[0], element);
   const int64_t end = checked_add(offset, dtype_bytes(dtype, shape.count()));
   if (offset < 0 || end > page.shape[3])
-    throw make_error(ErrorCode::kInvalidConfig, "state {} ({} {}) takes bytes {} to {} of a page of {} bytes; the page is too small",
-                     index, dtype_name(dtype), shape.to_string(), offset, end, page.shape[3]);
+    throw make_error(ErrorCode::kInvalidConfig,
+                     "state {} ({} {}) takes bytes {} to {} of a page of {} bytes; the page is too small", index,
+                     dtype_name(dtype), shape.to_string(), offset, end, page.shape[3]);
   if (shape.rank() + 1 > kMaxRank)
-    throw make_error(ErrorCode::kInvalidConfig, "state {} has shape {}, expected at most {} dimensions", index, shape.to_string(),
-                     kMaxRank - 1);
+    throw make_error(ErrorCode::kInvalidConfig, "state {} has shape {}, expected at most {} dimensions", index,
+                     shape.to_string(), kMaxRank - 1);
   const Shape inner = contiguous_strides(shape);
   std::vector<int64_t> sizes{page.shape[0]};
   std::vector<int64_t> strides{page.strides[0] / element};
@@ -73,11 +76,13 @@ std::vector<TensorView> bind_state_views(const TensorView& page, const std::vect
                                          const std::vector<DType>& dtypes, const std::vector<int64_t>& offsets) {
   check_page(page);
   if (shapes.size() != dtypes.size() || shapes.size() != offsets.size())
-    throw make_error(ErrorCode::kInvalidConfig, "binding states: {} shapes, {} dtypes and {} offsets, expected equal numbers",
-                     shapes.size(), dtypes.size(), offsets.size());
+    throw make_error(ErrorCode::kInvalidConfig,
+                     "binding states: {} shapes, {} dtypes and {} offsets, expected equal numbers", shapes.size(),
+                     dtypes.size(), offsets.size());
   std::vector<TensorView> views;
   views.reserve(shapes.size());
-  for (size_t i = 0; i < shapes.size(); ++i) views.push_back(bind_state_view(page, shapes[i], dtypes[i], offsets[i], i));
+  for (size_t i = 0; i < shapes.size(); ++i)
+    views.push_back(bind_state_view(page, shapes[i], dtypes[i], offsets[i], i));
   return views;
 }
 

@@ -16,7 +16,8 @@ CacheLayouts make_cache_layouts(const EngineConfig& config, StatePacking packing
     if (const auto* mamba = std::get_if<MambaSpec>(&spec)) {
       const auto* recurrent = dynamic_cast<const MambaBase*>(layer);
       if (recurrent == nullptr)
-        throw make_error(ErrorCode::kInvalidConfig, "layer '{}' gives a MambaSpec but is no MambaBase; derive it from MambaBase",
+        throw make_error(ErrorCode::kInvalidConfig,
+                         "layer '{}' gives a MambaSpec but is no MambaBase; derive it from MambaBase",
                          layer->layer_name());
       states.push_back({layer->layer_name(), layer->layer_index(), *mamba, recurrent->get_state_lane_order()});
     } else {
@@ -40,14 +41,15 @@ TensorView page_view(const PagePool& pool, int64_t offset, int64_t page_bytes) {
 AttentionLayerBase& layer_at(const EngineConfig& config, int index, const std::string& name) {
   COLUBER_CHECK(index >= 0 && static_cast<size_t>(index) < config.layers.size() &&
                     config.layers[static_cast<size_t>(index)]->layer_name() == name,
-                "the layout has layer '{}' at index {} of {}, where the configuration has another", name, index, config.layers.size());
+                "the layout has layer '{}' at index {} of {}, where the configuration has another", name, index,
+                config.layers.size());
   return *config.layers[static_cast<size_t>(index)];
 }
 
 void check_pool(const PagePool& pool, int64_t layout_bytes) {
   if (pool.page_bytes() != layout_bytes)
-    throw make_error(ErrorCode::kInvalidConfig, "pool '{}' has pages of {} bytes, the layout needs {}", pool.name(), pool.page_bytes(),
-                     layout_bytes);
+    throw make_error(ErrorCode::kInvalidConfig, "pool '{}' has pages of {} bytes, the layout needs {}", pool.name(),
+                     pool.page_bytes(), layout_bytes);
 }
 
 }  // namespace
@@ -64,7 +66,8 @@ void bind_state_layers(const EngineConfig& config, const StateLayout& layout, co
 void bind_attention_layers(const EngineConfig& config, const AttentionLayout& layout, const PagePool& pool) {
   check_pool(pool, layout.page_bytes);
   for (const AttentionLayout::Layer& placed : layout.layers)
-    layer_at(config, placed.layer_index, placed.layer_name).bind_kv_cache(page_view(pool, placed.offset, placed.page_bytes));
+    layer_at(config, placed.layer_index, placed.layer_name)
+        .bind_kv_cache(page_view(pool, placed.offset, placed.page_bytes));
 }
 
 namespace {
@@ -77,8 +80,8 @@ bool read_same_metadata(const KVCacheSpec& a, const KVCacheSpec& b) {
     return std::get<FullAttentionSpec>(a).block_size == std::get<FullAttentionSpec>(b).block_size;
   }
   // Builders read tokens and blocks; shapes and dtypes are the layers' own business.
-  return x->block_size == y->block_size && x->mamba_type == y->mamba_type && x->mamba_cache_mode == y->mamba_cache_mode &&
-         x->num_speculative_blocks == y->num_speculative_blocks &&
+  return x->block_size == y->block_size && x->mamba_type == y->mamba_type &&
+         x->mamba_cache_mode == y->mamba_cache_mode && x->num_speculative_blocks == y->num_speculative_blocks &&
          x->num_prefill_checkpoint_blocks == y->num_prefill_checkpoint_blocks &&
          x->prefill_checkpoint_alignment == y->prefill_checkpoint_alignment;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From the layers registered in a configuration to layouts, bound pages and metadata builders: what the engine calls once,
-// before its first step. Layers get strided views; the pools keep owning the memory and must outlive the layers' use.
+// From the layers registered in a configuration to layouts, bound pages and metadata builders: what the engine calls
+// once, before its first step. Layers get strided views; the pools keep owning the memory and must outlive the layers'
+// use.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,8 @@ struct CacheLayouts {
 // Asks every registered layer for its spec.
 CacheLayouts make_cache_layouts(const EngineConfig& config, StatePacking packing = StatePacking::kAligned);
 
-// Hands each recurrent layer its pages in `pool`, whose pages are slots of the layout. Throws Error(kInvalidConfig) where the
-// pool's page size is not the layout's.
+// Hands each recurrent layer its pages in `pool`, whose pages are slots of the layout. Throws Error(kInvalidConfig)
+// where the pool's page size is not the layout's.
 void bind_state_layers(const EngineConfig& config, const StateLayout& layout, const PagePool& pool);
 void bind_attention_layers(const EngineConfig& config, const AttentionLayout& layout, const PagePool& pool);
 

@@ -12,7 +12,8 @@ void EngineConfig::register_layer(AttentionLayerBase& layer) {
   for (const AttentionLayerBase* other : layers) {
     if (other->layer_name() == layer.layer_name())
       throw make_error(ErrorCode::kInvalidConfig,
-                       "two layers with a cache are named '{}'; every such layer needs a name of its own", layer.layer_name());
+                       "two layers with a cache are named '{}'; every such layer needs a name of its own",
+                       layer.layer_name());
   }
   layer.layer_index_ = static_cast<int>(layers.size());
   layers.push_back(&layer);
@@ -26,7 +27,8 @@ std::optional<int64_t> get_mamba_prefill_checkpoint_alignment(const EngineConfig
     const std::optional<int64_t> alignment = mamba->get_prefill_checkpoint_alignment();
     if (!alignment) return std::nullopt;
     if (*alignment < 1)
-      throw make_error(ErrorCode::kInvalidConfig, "layer '{}' declares a prefill checkpoint alignment of {}, expected at least 1",
+      throw make_error(ErrorCode::kInvalidConfig,
+                       "layer '{}' declares a prefill checkpoint alignment of {}, expected at least 1",
                        layer->layer_name(), *alignment);
     result = checked_lcm(result, *alignment);
   }
@@ -46,7 +48,8 @@ void check_decode_context_parallel(const EngineConfig& config) {
   }
   if (!names.empty())
     throw make_error(ErrorCode::kInvalidConfig,
-                     "decode_context_parallel_size is {}, but these layers do not support decode-context parallelism: {}; set it to 1",
+                     "decode_context_parallel_size is {}, but these layers do not support decode-context parallelism: "
+                     "{}; set it to 1",
                      config.parallel.decode_context_parallel_size, names);
 }
 
@@ -57,12 +60,15 @@ std::vector<StateLaneOrder> MambaBase::get_state_lane_order() const {
 KVCacheSpec MambaBase::get_kv_cache_spec(const EngineConfig& config) const {
   const CacheConfig& cache = config.cache;
   if (!cache.mamba_block_size)
-    throw make_error(ErrorCode::kInvalidConfig,
-                     "layer '{}' needs cache.mamba_block_size, which is not set; in cache mode none it is max_model_len", layer_name());
+    throw make_error(
+        ErrorCode::kInvalidConfig,
+        "layer '{}' needs cache.mamba_block_size, which is not set; in cache mode none it is max_model_len",
+        layer_name());
   if (*cache.mamba_block_size < 1 || config.speculative.num_speculative_tokens < 0)
-    throw make_error(ErrorCode::kInvalidConfig,
-                     "layer '{}': mamba_block_size is {} and num_speculative_tokens is {}, expected at least 1 and at least 0",
-                     layer_name(), *cache.mamba_block_size, config.speculative.num_speculative_tokens);
+    throw make_error(
+        ErrorCode::kInvalidConfig,
+        "layer '{}': mamba_block_size is {} and num_speculative_tokens is {}, expected at least 1 and at least 0",
+        layer_name(), *cache.mamba_block_size, config.speculative.num_speculative_tokens);
   MambaSpec spec;
   spec.block_size = *cache.mamba_block_size;
   spec.shapes = get_state_shape();
@@ -80,7 +86,9 @@ KVCacheSpec MambaBase::get_kv_cache_spec(const EngineConfig& config) const {
   return spec;
 }
 
-const AttentionBackend& MambaBase::get_attn_backend() const { return get_mamba_attn_backend(mamba_type(), custom_backend()); }
+const AttentionBackend& MambaBase::get_attn_backend() const {
+  return get_mamba_attn_backend(mamba_type(), custom_backend());
+}
 
 void MambaBase::bind_kv_cache(const TensorView& page) {
   bind_kv_cache(page, state_offsets(get_state_shape(), get_state_dtype(), 1));

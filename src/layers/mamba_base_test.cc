@@ -175,10 +175,11 @@ TEST(UnpackState, UndoesTheChannelBlocks) {
       for (int64_t c = first; c < std::min<int64_t>(first + 16, kChannels); ++c)
         lanes.push_back(contract[static_cast<size_t>(c * kStates + n)]);
   std::vector<float> out(contract.size());
-  unpack_state(TensorView::contiguous(lanes.data(), DType::kFloat32, Shape{kChannels, kStates}), StateLaneOrder::kChannelBlock16,
-               out.data());
+  unpack_state(TensorView::contiguous(lanes.data(), DType::kFloat32, Shape{kChannels, kStates}),
+               StateLaneOrder::kChannelBlock16, out.data());
   EXPECT_EQ(out, contract);
-  unpack_state(TensorView::contiguous(lanes.data(), DType::kFloat32, Shape{kChannels, kStates}), StateLaneOrder::kContract, out.data());
+  unpack_state(TensorView::contiguous(lanes.data(), DType::kFloat32, Shape{kChannels, kStates}),
+               StateLaneOrder::kContract, out.data());
   EXPECT_EQ(out, lanes);
 }
 

@@ -15,15 +15,15 @@ ModelRegistry& ModelRegistry::instance() {
 
 void ModelRegistry::add(ModelFamily family) {
   if (family.model_type.empty() || !family.load)
-    throw make_error(ErrorCode::kInvalidArgument, "a model family needs a model_type and a load function; '{}' lacks one",
-                     family.model_type);
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "a model family needs a model_type and a load function; '{}' lacks one", family.model_type);
   if (find(family.model_type) != nullptr)
-    throw make_error(ErrorCode::kInvalidArgument, "model_type '{}' is registered already; give the other family its own name",
-                     family.model_type);
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "model_type '{}' is registered already; give the other family its own name", family.model_type);
   for (const std::string& architecture : family.architectures) {
     if (const ModelFamily* other = find_architecture(architecture))
-      throw make_error(ErrorCode::kInvalidArgument, "architecture '{}' of '{}' is registered by '{}' already", architecture,
-                       family.model_type, other->model_type);
+      throw make_error(ErrorCode::kInvalidArgument, "architecture '{}' of '{}' is registered by '{}' already",
+                       architecture, family.model_type, other->model_type);
   }
   families_.push_back(std::move(family));
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The command coluber-conformance: over the shared case files where they are there, and over files made here that must fail.
+// The command coluber-conformance: over the shared case files where they are there, and over files made here that must
+// fail.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -20,7 +21,8 @@ struct RunResult {
 };
 
 RunResult run_conformance(const fs::path& folder) {
-  const std::string command = std::string("'") + COLUBER_BINARY_DIR + "/coluber-conformance' '" + folder.string() + "' 2>&1";
+  const std::string command =
+      std::string("'") + COLUBER_BINARY_DIR + "/coluber-conformance' '" + folder.string() + "' 2>&1";
   RunResult result;
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return result;
@@ -34,7 +36,8 @@ RunResult run_conformance(const fs::path& folder) {
 class Conformance : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::path(testing::TempDir()) / ("conformance-" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    folder_ = fs::path(testing::TempDir()) /
+              ("conformance-" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
     fs::remove_all(folder_);
     fs::create_directories(folder_);
   }
@@ -69,15 +72,19 @@ TEST_F(Conformance, AWrongExpectationFailsWithNameFieldAndBothValues) {
   write("blocks.json", kBlocks);
   const RunResult result = run();
   EXPECT_EQ(result.status, 1);
-  EXPECT_NE(result.output.find("blocks/wrong: programs_per_sequence: expected [3], found [2]"), std::string::npos) << result.output;
-  EXPECT_NE(result.output.find("blocks/short: chunk_of_program: expected nothing, found [0,1]"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("blocks/wrong: programs_per_sequence: expected [3], found [2]"), std::string::npos)
+      << result.output;
+  EXPECT_NE(result.output.find("blocks/short: chunk_of_program: expected nothing, found [0,1]"), std::string::npos)
+      << result.output;
   EXPECT_NE(result.output.find("blocks/refusal: error: expected a refusal"), std::string::npos) << result.output;
   EXPECT_NE(result.output.find("blocks/malformed: input"), std::string::npos) << result.output;
   EXPECT_TRUE(ends_with(result.output, "1 passed, 4 failed\n")) << result.output;
 }
 
 TEST_F(Conformance, AnUnexpectedRefusalFailsWithItsMessage) {
-  write("pages.json", R"({"rule":"mamba_page","cases":[{"name":"small","input":{"shapes":[[2]],"dtypes":["float32"],"page_size_padded":4},
+  write(
+      "pages.json",
+      R"({"rule":"mamba_page","cases":[{"name":"small","input":{"shapes":[[2]],"dtypes":["float32"],"page_size_padded":4},
     "expect":{"state_content_size_bytes":8,"page_size_bytes":8}}]})");
   const RunResult result = run();
   EXPECT_EQ(result.status, 1);
@@ -85,7 +92,9 @@ TEST_F(Conformance, AnUnexpectedRefusalFailsWithItsMessage) {
 }
 
 TEST_F(Conformance, AnUnknownRuleCountsAsFailed) {
-  write("new.json", R"({"rule":"tomorrow","cases":[{"name":"a","input":{},"expect":{}},{"name":"b","input":{},"expect":{"error":"x"}}]})");
+  write(
+      "new.json",
+      R"({"rule":"tomorrow","cases":[{"name":"a","input":{},"expect":{}},{"name":"b","input":{},"expect":{"error":"x"}}]})");
   const RunResult result = run();
   EXPECT_EQ(result.status, 1);
   EXPECT_NE(result.output.find("'tomorrow'"), std::string::npos) << result.output;

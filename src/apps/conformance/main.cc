@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// coluber-conformance DIR: runs every case file of a folder ({"rule": NAME, "cases": [{"name", "input", "expect"}]}) against the
-// functions that the engine runs on. One line a failing case, last "N passed, M failed"; exits 0 only if none failed.
+// coluber-conformance DIR: runs every case file of a folder ({"rule": NAME, "cases": [{"name", "input", "expect"}]})
+// against the functions that the engine runs on. One line a failing case, last "N passed, M failed"; exits 0 only if
+// none failed.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "coluber/error.h"
-#include "rules.h"
+#include "apps/conformance/rules.h"
 
 namespace coluber::conformance {
 namespace {
@@ -64,7 +65,8 @@ std::string dump_field(const Json& object, const std::string& key) {
 
 void run_case(Rule rule, const std::string& file_name, const Json& entry, Tally& tally) {
   const Json* name_value = entry.find("name");
-  const std::string name = file_name + "/" + (name_value != nullptr && name_value->is_string() ? name_value->as_string() : "?");
+  const std::string name =
+      file_name + "/" + (name_value != nullptr && name_value->is_string() ? name_value->as_string() : "?");
   const Json* input = entry.find("input");
   const Json* expect = entry.find("expect");
   if (input == nullptr || !input->is_object() || expect == nullptr || !expect->is_object()) {
@@ -110,7 +112,8 @@ void run_file(const std::filesystem::path& path, Tally& tally) {
   const Json* rule_name = file.find("rule");
   const Json* cases = file.find("cases");
   if (rule_name == nullptr && cases == nullptr) return;  // some other JSON file
-  if (rule_name == nullptr || !rule_name->is_string() || cases == nullptr || !cases->is_array() || cases->as_array().empty()) {
+  if (rule_name == nullptr || !rule_name->is_string() || cases == nullptr || !cases->is_array() ||
+      cases->as_array().empty()) {
     tally.fail(file_name, "file", "a string 'rule' and a filled array 'cases'", "neither or one of them");
     return;
   }
@@ -118,8 +121,8 @@ void run_file(const std::filesystem::path& path, Tally& tally) {
   if (rule == nullptr) {
     for (const Json& entry : cases->as_array()) {
       const Json* name = entry.find("name");
-      tally.fail(file_name + "/" + (name != nullptr && name->is_string() ? name->as_string() : "?"), "rule", "a known rule",
-                 "'" + rule_name->as_string() + "'");
+      tally.fail(file_name + "/" + (name != nullptr && name->is_string() ? name->as_string() : "?"), "rule",
+                 "a known rule", "'" + rule_name->as_string() + "'");
     }
     return;
   }
@@ -140,7 +143,9 @@ int run_folder(const std::string& folder) {
   Tally tally;
   for (const std::filesystem::path& file : files) run_file(file, tally);
   if (tally.passed + tally.failed == 0) {
-    fmt::print(stderr, "coluber-conformance: '{}' holds no case file; expected *.json of the form {{\"rule\", \"cases\"}}\n", folder);
+    fmt::print(stderr,
+               "coluber-conformance: '{}' holds no case file; expected *.json of the form {{\"rule\", \"cases\"}}\n",
+               folder);
     return exit_code(ErrorCode::kNotFound);
   }
   fmt::print("{} passed, {} failed\n", tally.passed, tally.failed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "rules.h"
+#include "apps/conformance/rules.h"
 
 #include <fmt/core.h>
 

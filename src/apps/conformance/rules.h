@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract's rules as functions from the JSON of a case's input to the JSON of its result. A thin front: each calls the very
-// function that the engine runs on, and none says a rule a second time. Pure functions.
+// The contract's rules as functions from the JSON of a case's input to the JSON of its result. A thin front: each calls
+// the very function that the engine runs on, and none says a rule a second time. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class Input {
  public:
   explicit Input(const Json& json) : json_(json) {}
   int64_t integer(std::string_view key) const;
-  int64_t integer(std::string_view key, int64_t fallback) const;       // where absent or null
+  int64_t integer(std::string_view key, int64_t fallback) const;        // where absent or null
   std::optional<int64_t> optional_integer(std::string_view key) const;  // null or absent: none
   bool boolean(std::string_view key, bool fallback) const;
   std::string text(std::string_view key) const;

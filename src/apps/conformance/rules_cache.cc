@@ -6,7 +6,7 @@
 #include "cache/checkpoint_position.h"
 #include "cache/kv_cache_groups.h"
 #include "coluber/kv_cache_spec.h"
-#include "rules.h"
+#include "apps/conformance/rules.h"
 
 namespace coluber::conformance {
 namespace {
@@ -74,7 +74,8 @@ Json checkpoint_position(const Input& input) {
   rule.block_size = input.integer("block_size");
   rule.alignment = input.optional_integer("alignment");
   rule.drop_last_block = input.boolean("drop_last_block", false);
-  const PrefillCheckpoint checkpoint = prefill_checkpoint(input.integer("query_start"), input.integer("query_end"), rule);
+  const PrefillCheckpoint checkpoint =
+      prefill_checkpoint(input.integer("query_start"), input.integer("query_end"), rule);
   return Json(Json::Object{{"position", Json(checkpoint.position)},
                            {"valid", Json(checkpoint.valid)},
                            {"offset", Json(checkpoint.offset)},

@@ -8,7 +8,7 @@
 
 #include "cache/state_shape.h"
 #include "coluber/mamba_base.h"
-#include "rules.h"
+#include "apps/conformance/rules.h"
 
 namespace coluber::conformance {
 namespace {
@@ -68,12 +68,15 @@ std::vector<Shape> shapes_of_kind(const Input& in) {
     return mamba1_state_shape(tp, in.integer("intermediate_size"), in.integer("state_size"), in.integer("conv_kernel"));
   if (kind == "mamba2")
     return mamba2_state_shape(tp,
-                              {in.integer("intermediate_size"), in.integer("n_groups"), in.integer("num_heads"), in.integer("head_dim"),
-                               in.integer("state_size"), in.integer("conv_kernel")},
+                              {in.integer("intermediate_size"), in.integer("n_groups"), in.integer("num_heads"),
+                               in.integer("head_dim"), in.integer("state_size"), in.integer("conv_kernel")},
                               spec);
-  if (kind == "linear_attention") return linear_attention_state_shape(tp, in.integer("num_heads"), in.integer("head_dim"));
-  if (kind == "short_conv") return short_conv_state_shape(tp, in.integer("intermediate_size"), in.integer("conv_kernel"), spec);
-  if (kind == "ple_short_conv") return ple_short_conv_state_shape(in.integer("intermediate_size"), in.integer("conv_kernel"), spec);
+  if (kind == "linear_attention")
+    return linear_attention_state_shape(tp, in.integer("num_heads"), in.integer("head_dim"));
+  if (kind == "short_conv")
+    return short_conv_state_shape(tp, in.integer("intermediate_size"), in.integer("conv_kernel"), spec);
+  if (kind == "ple_short_conv")
+    return ple_short_conv_state_shape(in.integer("intermediate_size"), in.integer("conv_kernel"), spec);
   if (kind == "gdn")
     return gated_delta_net_state_shape(tp,
                                        {in.integer("num_k_heads"), in.integer("num_v_heads"), in.integer("head_k_dim"),

@@ -9,7 +9,7 @@
 #include "attention/mamba2_attention.h"
 #include "attention/mamba_attention.h"
 #include "coluber/linear_attention.h"
-#include "rules.h"
+#include "apps/conformance/rules.h"
 #include "tensor/device.h"
 
 namespace coluber::conformance {
@@ -28,7 +28,8 @@ struct Batch {
     int64_t total = 0;
     for (const int32_t len : query_lens) {
       total += len;
-      if (len < 0 || total > (int64_t{1} << 30)) throw CaseError("the case's query lengths are no batch of at most 2^30 tokens");
+      if (len < 0 || total > (int64_t{1} << 30))
+        throw CaseError("the case's query lengths are no batch of at most 2^30 tokens");
       query_start_loc.push_back(static_cast<int32_t>(total));
       common.max_query_len = std::max<int64_t>(common.max_query_len, len);
     }
@@ -39,7 +40,8 @@ struct Batch {
   void read_table(const Input& input) {
     size_t cols = 0;
     for (const Json& row : input.array("block_table")) {
-      if (!row.is_array() || (table_rows > 0 && row.as_array().size() != cols)) throw CaseError("the case's 'block_table' is no table");
+      if (!row.is_array() || (table_rows > 0 && row.as_array().size() != cols))
+        throw CaseError("the case's 'block_table' is no table");
       cols = row.as_array().size();
       for (const Json& block : row.as_array()) table.push_back(static_cast<int32_t>(to_integer(block, "block_table")));
       ++table_rows;
@@ -80,7 +82,8 @@ Json linear_attention_metadata(const Input& input) {
   batch.read_table(input);
   batch.common.num_actual_tokens = input.integer("num_actual_tokens", batch.common.num_actual_tokens);
   const std::string kind = input.text("spec", "mamba");
-  if (kind != "mamba" && kind != "full_attention") throw CaseError("the case's 'spec' is neither mamba nor full_attention");
+  if (kind != "mamba" && kind != "full_attention")
+    throw CaseError("the case's 'spec' is neither mamba nor full_attention");
   MambaSpec mamba;
   mamba.block_size = 1 << 20;
   mamba.mamba_type = MambaAttentionBackendEnum::kLinear;
@@ -88,7 +91,8 @@ Json linear_attention_metadata(const Input& input) {
   const EngineConfig config;
   LinearAttentionMetadataBuilder builder(spec, {"layer"}, config, cpu_device());
   const LinearAttentionMetadata& result = builder.build(0, batch.view());
-  Json::Object object = split_json(result.num_decodes, result.num_prefills, result.num_decode_tokens, result.num_prefill_tokens);
+  Json::Object object =
+      split_json(result.num_decodes, result.num_prefills, result.num_decode_tokens, result.num_prefill_tokens);
   object.emplace_back("query_start_loc", to_json(result.query_start_loc));
   object.emplace_back("seq_lens", to_json(result.seq_lens));
   object.emplace_back("state_indices", to_json(result.state_indices_tensor));
@@ -98,7 +102,8 @@ Json linear_attention_metadata(const Input& input) {
 Json reorder_batch(const Input& input) {
   std::vector<ScheduledRow> rows;
   for (const Json& entry : input.array("requests")) {
-    if (!entry.is_array() || entry.as_array().size() != 3) throw CaseError("a row of 'requests' is no [scheduled, computed, prompt]");
+    if (!entry.is_array() || entry.as_array().size() != 3)
+      throw CaseError("a row of 'requests' is no [scheduled, computed, prompt]");
     const Json::Array& row = entry.as_array();
     rows.push_back({to_integer(row[0], "requests"), to_integer(row[1], "requests"), to_integer(row[2], "requests")});
   }
@@ -136,7 +141,8 @@ Json causal_conv1d_metadata(const Input& input) {
 Json chunk_metadata(const Input& input) {
   ChunkMetadata result;
   compute_chunk_metadata(input.integer("chunk_size"), input.ints("num_computed"), input.ints("num_new"),
-                         input.has("checkpoint_offsets") ? input.ints("checkpoint_offsets") : std::vector<int32_t>{}, result);
+                         input.has("checkpoint_offsets") ? input.ints("checkpoint_offsets") : std::vector<int32_t>{},
+                         result);
   return Json(Json::Object{{"cu_chunk_seqlen", to_json(result.cu_chunk_seqlen)},
                            {"seq_idx", to_json(result.seq_idx)},
                            {"last_chunk_indices", to_json(result.last_chunk_indices)},
