@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/mamba_mixer2.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "cache/state_shape.h"
+#include "kernels/conv/causal_conv1d.h"
+#include "kernels/norm/norm.h"
+#include "kernels/scan/ssd.h"
+#include "layers/recurrent_layer.h"
+#include "tensor/workspace.h"
+
+namespace coluber {
+namespace {
+
+MambaMixer2Config checked(const MambaMixer2Config& config, const WeightLoader& loader) {
+  SizeChecks checks;
+  checks.expect_positive("hidden size", config.hidden_size);
+  checks.expect_positive("heads", config.num_heads);
+  checks.expect_positive("head dim", config.head_dim);
+  checks.expect_between("state size", config.state_size, 1, kMaxSsdState);
+  checks.expect_between("convolution width", config.conv_kernel, 2, kMaxConvWidth);
+  checks.expect(config.n_groups > 0 && config.num_heads % std::max<int64_t>(config.n_groups, 1) == 0,
+                fmt::format("groups: expected a divisor of the {} heads, found {}", config.num_heads, config.n_groups));
+  checks.expect(config.norm_groups > 0 && config.intermediate_size() % std::max<int64_t>(config.norm_groups, 1) == 0,
+                fmt::format("norm groups: expected a divisor of the inner width {}, found {}",
+                            config.intermediate_size(), config.norm_groups));
+  checks.expect(config.time_step_min >= 0.0 && config.time_step_min <= config.time_step_max,
+                fmt::format("time step limit: expected 0 <= low <= high, found {} and {}", config.time_step_min,
+                            config.time_step_max));
+  checks.expect(config.norm_eps > 0.0, fmt::format("norm epsilon: expected above 0, found {}", config.norm_eps));
+  checks.finish("mamba2", loader);
+  return config;
+}
+
+}  // namespace
+
+MambaMixer2::MambaMixer2(const MambaMixer2Config& config, WeightLoader loader)
+    : MambaBase(layer_name_of(loader)),
+      config_(checked(config, loader)),
+      engine_config_(loader.config()),
+      in_proj_(loader, "in_proj", config_.hidden_size,
+               config_.intermediate_size() + config_.conv_channels() + config_.num_heads, config_.use_bias),
+      out_proj_(loader, "out_proj", config_.intermediate_size(), config_.hidden_size, config_.use_bias),
+      conv_weight_(take_conv_weight(loader, "conv1d.weight", config_.conv_channels(), config_.conv_kernel)),
+      a_(loader.take_float("A_log", Shape{config_.num_heads})),
+      d_(loader.take_float("D", Shape{config_.num_heads})),
+      dt_bias_(loader.take_float("dt_bias", Shape{config_.num_heads})),
+      norm_weight_(loader.take_float("norm.weight", Shape{config_.intermediate_size()})) {
+  if (config_.use_conv_bias) conv_bias_ = loader.take_float("conv1d.bias", Shape{config_.conv_channels()});
+  for (float& a : a_) a = static_cast<float>(-std::exp(static_cast<double>(a)));
+  loader.config().register_layer(*this);
+}
+
+std::vector<Shape> MambaMixer2::state_shape(int64_t tp_size, int64_t num_speculative_tokens) const {
+  Mamba2StateSizes sizes;
+  sizes.intermediate_size = config_.intermediate_size();
+  sizes.n_groups = config_.n_groups;
+  sizes.num_heads = config_.num_heads;
+  sizes.head_dim = config_.head_dim;
+  sizes.state_size = config_.state_size;
+  sizes.conv_kernel = config_.conv_kernel;
+  return mamba2_state_shape(tp_size, sizes, num_speculative_tokens);
+}
+
+std::vector<Shape> MambaMixer2::get_state_shape() const {
+  return state_shape(engine_config_.parallel.tensor_parallel_size, engine_config_.speculative.num_speculative_tokens);
+}
+
+std::vector<DType> MambaMixer2::get_state_dtype() const {
+  return {conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)};
+}
+
+void MambaMixer2::convolve(const ForwardBatch& batch, const float* in, float* out) const {
+  const auto& metadata = batch.metadata<Mamba2AttentionMetadata>(*this);
+  const int64_t decodes = metadata.num_decodes;
+  CausalConv1dArgs args;
+  args.x = in;
+  args.x_stride = in_proj_.out_features();
+  args.weight = conv_weight_.data();
+  args.bias = conv_bias_.empty() ? nullptr : conv_bias_.data();
+  args.silu = true;
+  args.y = out;
+  args.channels = args.y_stride = config_.conv_channels();
+  args.width = config_.conv_kernel;
+  if (decodes > 0) {
+    args.state = decode_slots(metadata, kv_cache()[0]);
+    args.rows = decodes;
+    causal_conv1d_update()(args, *batch.thread_pool);
+  }
+  if (metadata.num_prefills > 0) {
+    args.x += decodes * args.x_stride;
+    args.y += decodes * args.y_stride;
+    args.state = prefill_slots(metadata, kv_cache()[0]);
+    args.rows = metadata.num_prefills;
+    args.query_start_loc = metadata.query_start_loc_p.data();
+    causal_conv1d()(args, *batch.thread_pool);
+  }
+}
+
+void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float* dt, float* y) const {
+  const auto& metadata = batch.metadata<Mamba2AttentionMetadata>(*this);
+  const int64_t decodes = metadata.num_decodes;
+  SsdArgs args;
+  args.x = xbc;
+  args.b = xbc + config_.intermediate_size();
+  args.c = args.b + config_.n_groups * config_.state_size;
+  args.x_stride = args.b_stride = args.c_stride = config_.conv_channels();
+  args.dt = dt;
+  args.dt_stride = in_proj_.out_features();
+  args.dt_bias = dt_bias_.data();
+  args.dt_min = static_cast<float>(config_.time_step_min);
+  args.dt_max = static_cast<float>(config_.time_step_max);
+  args.a = a_.data();
+  args.d = d_.data();
+  args.y = y;
+  args.y_stride = config_.intermediate_size();
+  args.num_heads = config_.num_heads;
+  args.head_dim = config_.head_dim;
+  args.num_groups = config_.n_groups;
+  args.state_size = config_.state_size;
+  if (decodes > 0) {
+    args.state = decode_slots(metadata, kv_cache()[1]);
+    args.rows = decodes;
+    ssd_state_update()(args, *batch.thread_pool, *batch.workspace);
+  }
+  if (metadata.num_prefills > 0) {
+    args.x += decodes * args.x_stride;
+    args.b += decodes * args.b_stride;
+    args.c += decodes * args.c_stride;
+    args.dt += decodes * args.dt_stride;
+    args.y += decodes * args.y_stride;
+    args.state = prefill_slots(metadata, kv_cache()[1]);
+    args.rows = metadata.num_prefills;
+    args.query_start_loc = metadata.query_start_loc_p.data();
+    ssd_chunk_scan()(args, *batch.thread_pool, *batch.workspace);
+  }
+}
+
+void MambaMixer2::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
+  const int64_t tokens = batch.num_tokens(), inner_size = config_.intermediate_size();
+  const auto& metadata = batch.metadata<Mamba2AttentionMetadata>(*this);
+  check_step(*this, state_shape(1, 0), metadata, tokens);
+  COLUBER_CHECK(!metadata.checkpoint.any,
+                "layer '{}': a checkpoint inside a prefill was asked for; end the chunk there", layer_name());
+  WorkspaceScope scope(*batch.workspace);
+  const int64_t width = in_proj_.out_features(), channels = config_.conv_channels();
+  float* projected = batch.workspace->take<float>(tokens * width);
+  float* xbc = batch.workspace->take<float>(tokens * channels);
+  float* inner = batch.workspace->take<float>(tokens * inner_size);
+  in_proj_.forward(batch, x, tokens, projected);
+  convolve(batch, projected + inner_size, xbc);
+  scan(batch, xbc, projected + inner_size + channels, inner);
+  // Tokens that pad the batch have no row: nothing else writes theirs.
+  const int64_t computed = metadata.num_decode_tokens + metadata.num_prefill_tokens;
+  std::fill(inner + computed * inner_size, inner + tokens * inner_size, 0.0f);
+  GatedRmsNormArgs norm;
+  norm.norm.x = norm.norm.y = inner;
+  norm.norm.x_stride = norm.norm.y_stride = norm.norm.cols = inner_size;
+  norm.norm.rows = tokens;
+  norm.norm.weight = norm_weight_.data();
+  norm.norm.eps = static_cast<float>(config_.norm_eps);
+  norm.z = projected;
+  norm.z_stride = width;
+  norm.groups = config_.norm_groups;
+  norm.gate = Gate::kSilu;
+  gate_then_rms_norm()(norm, *batch.thread_pool);
+  out_proj_.forward(batch, inner, tokens, y, accumulate);
+}
+
+}  // namespace coluber

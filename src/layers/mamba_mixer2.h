@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Mamba-2's mixer (Dao and Gu 2024):
+//
+//   z | x | B | C | dt = in_proj(h)             x | B | C = silu(conv1d(x | B | C))
+//   y                  = ssd(x, dt, A, B, C, D)   dt after bias and softplus within the time step limit, in prefill and
+//   step out                = out_proj(rms_norm(y * silu(z)) * norm.weight)   in norm_groups groups of columns
+//
+// States: the last W-1 inputs of the convolution over x | B | C, and S [H, P, N]. Owns its weights, never its states:
+// the cache binds them. Made and bound on one thread; one forward at a time.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "coluber/mamba_base.h"
+#include "coluber/model.h"
+#include "layers/linear.h"
+#include "layers/weight_loader.h"
+
+namespace coluber {
+
+struct MambaMixer2Config {
+  int64_t hidden_size = 0;
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;
+  int64_t state_size = 0;
+  int64_t n_groups = 1;
+  int64_t conv_kernel = 0;
+  bool use_bias = false;      // in_proj and out_proj
+  bool use_conv_bias = true;  // conv1d
+  double norm_eps = 1e-5;
+  int64_t norm_groups =
+      1;  // transformers' mamba2 norms the whole width whatever n_groups is; other families norm by group
+  double time_step_min = 0.0;
+  double time_step_max = std::numeric_limits<double>::infinity();
+
+  int64_t intermediate_size() const noexcept { return num_heads * head_dim; }
+  int64_t conv_channels() const noexcept { return intermediate_size() + 2 * n_groups * state_size; }
+};
+
+class MambaMixer2 : public MambaBase {
+ public:
+  // `loader` is scoped to the mixer ("backbone.layers.2.mixer", which becomes its name); registers the layer in the
+  // loader's configuration, which must outlive it. Throws Error(kInvalidConfig) where sizes do not fit together.
+  MambaMixer2(const MambaMixer2Config& config, WeightLoader loader);
+
+  std::vector<Shape> get_state_shape() const override;
+  std::vector<DType> get_state_dtype() const override;
+  MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kMamba2; }
+  // The state after any token of a prefill is at hand: a chunk may end anywhere.
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
+
+  // x [T, hidden_size] to y [T, hidden_size], overwritten unless `accumulate`; y must not overlap x.
+  void forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate = false);
+
+ private:
+  std::vector<Shape> state_shape(int64_t tp_size, int64_t num_speculative_tokens) const;
+  void convolve(const ForwardBatch& batch, const float* in, float* out) const;
+  void scan(const ForwardBatch& batch, const float* xbc, const float* dt, float* y) const;
+
+  MambaMixer2Config config_;
+  const EngineConfig& engine_config_;
+  Linear in_proj_, out_proj_;
+  std::vector<float> conv_weight_;      // [W, conv_channels]
+  std::vector<float> conv_bias_;        // [conv_channels] or empty
+  std::vector<float> a_, d_, dt_bias_;  // [H]; a = -exp(A_log)
+  std::vector<float> norm_weight_;      // [intermediate_size]
+};
+
+}  // namespace coluber

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/recurrent_layer.h"
+
+#include "base/error.h"
+
+namespace coluber {
+
+std::string layer_name_of(const WeightLoader& loader) {
+  std::string name = loader.full_name("");
+  while (!name.empty() && name.back() == '.') name.pop_back();
+  return name;
+}
+
+void SizeChecks::expect_positive(const char* what, int64_t value) {
+  expect(value > 0, fmt::format("{}: expected a positive number, found {}", what, value));
+}
+
+void SizeChecks::expect_between(const char* what, int64_t value, int64_t low, int64_t high) {
+  expect(value >= low && value <= high, fmt::format("{}: expected {} to {}, found {}", what, low, high, value));
+}
+
+void SizeChecks::finish(const char* kind, const WeightLoader& loader) const {
+  if (problems_.empty()) return;
+  throw make_error(ErrorCode::kInvalidConfig, "{} layer '{}': the model's configuration does not fit:{}", kind,
+                   layer_name_of(loader), problems_);
+}
+
+std::vector<float> take_conv_weight(WeightLoader& loader, std::string_view name, int64_t channels, int64_t width) {
+  const std::vector<float> stored = loader.take_float(name, Shape{channels, 1, width});
+  std::vector<float> weight(stored.size());
+  for (int64_t c = 0; c < channels; ++c) {
+    for (int64_t j = 0; j < width; ++j) {
+      weight[static_cast<size_t>(j * channels + c)] = stored[static_cast<size_t>(c * width + j)];
+    }
+  }
+  return weight;
+}
+
+namespace {
+
+StateSlots slots_of(const TensorView& state) {
+  StateSlots slots;
+  slots.base = state.data;
+  slots.dtype = state.dtype;
+  slots.slot_stride_bytes = state.strides[0] * dtype_size(state.dtype);
+  return slots;
+}
+
+}  // namespace
+
+StateSlots decode_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state) {
+  StateSlots slots = slots_of(state);
+  slots.src = slots.dst = metadata.state_indices_tensor_d.data();
+  slots.index_stride = metadata.state_indices_d_cols;
+  slots.has_initial_state = metadata.has_initial_states_d.empty() ? nullptr : metadata.has_initial_states_d.data();
+  return slots;
+}
+
+StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state) {
+  StateSlots slots = slots_of(state);
+  slots.src = slots.dst = metadata.state_indices_tensor_p.data();
+  slots.has_initial_state = metadata.has_initial_states_p.data();
+  return slots;
+}
+
+void check_bound(const MambaBase& layer, const std::vector<Shape>& whole_states) {
+  COLUBER_CHECK(layer.kv_cache().size() == whole_states.size(), "layer '{}' has no cache: bind_kv_cache was not called",
+                layer.layer_name());
+  const std::vector<Shape> shapes = layer.get_state_shape();
+  for (size_t i = 0; i < whole_states.size(); ++i) {
+    COLUBER_CHECK(shapes[i] == whole_states[i],
+                  "layer '{}' runs on one rank with speculation off: its state {} is {}, the kernels need {}",
+                  layer.layer_name(), i, shapes[i].to_string(), whole_states[i].to_string());
+  }
+}
+
+void check_step(const MambaBase& layer, const std::vector<Shape>& whole_states,
+                const BaseMambaAttentionMetadata& metadata, int64_t num_tokens) {
+  check_bound(layer, whole_states);
+  const auto rows_p = static_cast<size_t>(metadata.num_prefills), rows_d = static_cast<size_t>(metadata.num_decodes);
+  COLUBER_CHECK(metadata.num_decode_tokens == metadata.num_decodes && metadata.num_accepted_tokens.empty(),
+                "layer '{}': {} decode rows with {} tokens, expected one token a row", layer.layer_name(),
+                metadata.num_decodes, metadata.num_decode_tokens);
+  COLUBER_CHECK(metadata.num_decode_tokens + metadata.num_prefill_tokens <= num_tokens,
+                "layer '{}': {} decode and {} prefill tokens in a batch of {}", layer.layer_name(),
+                metadata.num_decode_tokens, metadata.num_prefill_tokens, num_tokens);
+  COLUBER_CHECK(metadata.state_indices_tensor_d.size() >= rows_d * static_cast<size_t>(metadata.state_indices_d_cols) &&
+                    (metadata.has_initial_states_d.empty() || metadata.has_initial_states_d.size() >= rows_d),
+                "layer '{}': {} decode rows, {} state indices", layer.layer_name(), metadata.num_decodes,
+                metadata.state_indices_tensor_d.size());
+  COLUBER_CHECK(
+      rows_p == 0 || (metadata.state_indices_tensor_p.size() >= rows_p &&
+                      metadata.has_initial_states_p.size() >= rows_p && metadata.query_start_loc_p.size() > rows_p &&
+                      metadata.query_start_loc_p[rows_p] <= metadata.num_prefill_tokens),
+      "layer '{}': {} prefill rows, {} state indices, {} starts", layer.layer_name(), metadata.num_prefills,
+      metadata.state_indices_tensor_p.size(), metadata.query_start_loc_p.size());
+}
+
+}  // namespace coluber

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the recurrent mixers share: a layer's name from its loader, checks of a configuration that report all problems
+// at once, the slots that a step's metadata names as the kernels read them, and the checks of a step that come before
+// any kernel. Pure functions over borrowed data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coluber/attention_metadata.h"
+#include "coluber/mamba_base.h"
+#include "coluber/model.h"
+#include "kernels/state_slots.h"
+#include "layers/weight_loader.h"
+
+namespace coluber {
+
+// The loader's prefix without its last dot: "model.layers.2.mixer".
+std::string layer_name_of(const WeightLoader& loader);
+
+// Collects what is wrong with a layer's sizes; `finish` throws one Error(kInvalidConfig) that lists all of it.
+class SizeChecks {
+ public:
+  void expect(bool fine, const std::string& message) {
+    if (!fine) problems_ += "\n  " + message;
+  }
+  void expect_positive(const char* what, int64_t value);
+  void expect_between(const char* what, int64_t value, int64_t low, int64_t high);
+  void finish(const char* kind, const WeightLoader& loader) const;
+
+ private:
+  std::string problems_;
+};
+
+// A convolution's weight [C, 1, W] as the kernels read it, [W, C].
+std::vector<float> take_conv_weight(WeightLoader& loader, std::string_view name, int64_t channels, int64_t width);
+
+// Rows [0, num_decodes) are tokens [0, num_decodes); the prefills' tokens follow.
+StateSlots decode_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
+StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
+
+// Throws Error(kInternal) where the layer has no cache, its states are not whole on this rank, or the step asks for
+// what these layers do not do: several tokens a decode row, a checkpoint inside a prefill, more tokens than the batch
+// has.
+void check_step(const MambaBase& layer, const std::vector<Shape>& whole_states,
+                const BaseMambaAttentionMetadata& metadata, int64_t num_tokens);
+void check_bound(const MambaBase& layer, const std::vector<Shape>& whole_states);
+
+}  // namespace coluber
