@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Takes named tensors for layers and keeps the books: which were used, which are missing or of another shape (all reported in
-// one message by `finish`), parameters by dtype, progress. A missing tensor reads as zeros until `finish` throws.
+// Takes named tensors for layers and keeps the books: which were used, which are missing or of another shape (all
+// reported in one message by `finish`), parameters by dtype, progress. A missing tensor reads as zeros until `finish`
+// throws. Lives as long as the load context that it was made from, however it is copied; one thread.
 #pragma once
 
 #include <deque>
@@ -24,7 +25,8 @@ class WeightLoader {
   std::string full_name(std::string_view name) const;
 
   bool has(std::string_view name) const;
-  // The tensor as stored, row-major. A size of -1 in `expected` matches any. Floating types only.
+  // The tensor as stored, row-major. A size of 0 in `expected` matches any. Floating types only. What does
+  // not fit is noted for `finish`, and zeros of the expected shape come back (float32; any-size as 1).
   TensorView take(std::string_view name, const Shape& expected);
   // A float32 copy.
   std::vector<float> take_float(std::string_view name, const Shape& expected);
@@ -39,8 +41,8 @@ class WeightLoader {
   // Counts a weight for ModelInfo: `multiplied` parameters a token meets, `streamed` bytes one decode step reads.
   void count_matmul(int64_t parameters, int64_t bytes);
 
-  // Throws Error(kInvalidData) listing every missing or misshapen tensor; fills the counts and notes of `info` (tensors that
-  // nothing used are a note and a warning in the log).
+  // Throws Error(kInvalidData) listing every missing or misshapen tensor; fills the counts and notes of `info` (tensors
+  // that nothing used are a note and a warning in the log).
   void finish(ModelInfo& info);
 
  private:

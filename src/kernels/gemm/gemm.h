@@ -34,6 +34,11 @@ struct GemmArgs {
 using GemmFunction = void (*)(const GemmArgs& args, ThreadPool& pool, Workspace& workspace);
 const Operation<GemmFunction>& gemm();
 
+// Whether `allow_bf16` makes products faster here: there are processors whose bf16 dot products run at half the rate of
+// float32 multiply-adds per operation (measured: Sapphire Rapids) and others at twice (Zen 5). Times both once, for
+// well under a millisecond; the answers lie far apart, so that noise does not change it.
+bool bf16_products_pay();
+
 // Against the reference: the same bits without `allow_bf16`; with it, activations rounded to 8 bits.
 inline constexpr Tolerance kGemmTolerance = {};
 inline constexpr Tolerance kGemmBf16Tolerance = {.absolute = 0, .relative = 0, .of_rms = 2e-2};

@@ -17,5 +17,7 @@ void avx512::gemm_f32(const GemmArgs& args, ThreadPool& pool, Workspace& workspa
 void avx512_bf16::gemm_bf16(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
   multiply_bf16(args, pool, workspace);
 }
+float avx512_bf16::fma_chains(int64_t rounds) { return time_fma_chains(rounds); }
+float avx512_bf16::dot_chains(int64_t rounds) { return time_dot_chains(rounds); }
 
 }  // namespace coluber

@@ -17,6 +17,9 @@ void gemm_f32(const GemmArgs& args, ThreadPool& pool, Workspace& workspace);
 namespace avx512_bf16 {
 // Bfloat16 weights only.
 void gemm_bf16(const GemmArgs& args, ThreadPool& pool, Workspace& workspace);
+// Sixteen independent chains each, `rounds` long; the value only keeps the work alive.
+float fma_chains(int64_t rounds);
+float dot_chains(int64_t rounds);
 }  // namespace avx512_bf16
 
 void gemm_ref(const GemmArgs& args, ThreadPool& pool, Workspace& workspace);

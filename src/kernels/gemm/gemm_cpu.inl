@@ -436,3 +436,31 @@ inline void multiply_bf16(const GemmArgs& args, ThreadPool& pool, Workspace& wor
   if (args.m <= kDirectRows) return run_direct<WeightBf16Dot>(args, operand, pool);
   run_blocked<WeightBf16Dot, WeightBf16Dot>(args, operand, pool, workspace);
 }
+
+// Register-only chains, to compare the two instructions.
+inline float time_fma_chains(int64_t rounds) {
+  Vec sums[16];
+  for (int i = 0; i < 16; ++i) sums[i] = set1(static_cast<float>(i));
+  Vec factor = set1(0.5f);
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) sums[i] = fma(sums[i], factor, factor);
+    __asm__ volatile("" : "+v"(factor.v));
+  }
+  float total = 0;
+  for (const Vec& sum : sums) total += reduce_add(sum);
+  return total;
+}
+inline float time_dot_chains(int64_t rounds) {
+  Vec sums[16];
+  for (int i = 0; i < 16; ++i) sums[i] = set1(static_cast<float>(i));
+  VecPairs pair = set1_bf16_pair(0x3f003f00);
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) sums[i] = dot_bf16(sums[i], pair, pair);
+    __asm__ volatile("" : "+v"(pair.v));
+  }
+  float total = 0;
+  for (const Vec& sum : sums) total += reduce_add(sum);
+  return total;
+}

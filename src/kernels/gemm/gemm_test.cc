@@ -169,6 +169,13 @@ TEST(PackedMatrix, RefusesWhatItCannotMultiply) {
   EXPECT_THROW(PackedMatrix::pack(transposed, pool), Error);
 }
 
+TEST(GemmSelection, Bf16ProductsNeverPayWithoutTheInstructions) {
+  if (active_isa() < Isa::kAvx512Bf16) {
+    EXPECT_FALSE(bf16_products_pay());
+  }
+  EXPECT_EQ(bf16_products_pay(), bf16_products_pay());
+}
+
 TEST(GemmSelection, IsNotTheReferenceWhereThereIsAvx2) { expect_vectorised(gemm()); }
 
 }  // namespace

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/embedding.h"
+
+#include <string>
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "layers/linear.h"
+
+namespace coluber {
+
+Embedding::Embedding(WeightLoader loader, std::string_view name, int64_t vocab_size, int64_t hidden_size)
+    : vocab_size_(vocab_size),
+      hidden_size_(hidden_size),
+      table_(loader.take(name.empty() ? "weight" : std::string(name) + ".weight", Shape{vocab_size, hidden_size})) {
+  loader.count_matmul(0, dtype_bytes(table_.dtype, hidden_size));
+}
+
+std::shared_ptr<const PackedMatrix> Embedding::share_packed(WeightLoader& loader) {
+  if (packed_ == nullptr) packed_ = std::make_shared<const PackedMatrix>(pack_weight(loader, table_));
+  return packed_;
+}
+
+void Embedding::read_row(int32_t token, float* out) const {
+  if (packed_ != nullptr && packed_->n() > 0) return packed_->unpack_row(token, out);
+  const int64_t row_bytes = dtype_bytes(table_.dtype, hidden_size_);
+  convert_to_float(table_.data + token * row_bytes, table_.dtype, hidden_size_, out);
+}
+
+void Embedding::forward(const ForwardBatch& batch, float* x) const {
+  // First, and here: the bodies of a pool's loop cannot throw.
+  for (int32_t token : batch.token_ids) {
+    COLUBER_CHECK(token >= 0 && token < vocab_size_, "token {} is outside the vocabulary of {}", token, vocab_size_);
+  }
+  batch.thread_pool->parallel_for(batch.num_tokens(), 8, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) read_row(batch.token_ids[static_cast<size_t>(t)], x + t * hidden_size_);
+  });
+}
+
+}  // namespace coluber

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/lm_head.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+#include "kernels/gemm/gemm.h"
+#include "layers/linear.h"
+#include "tensor/workspace.h"
+
+namespace coluber {
+
+LmHead::LmHead(WeightLoader loader, std::string_view name, Embedding& embedding, bool tied)
+    : vocab_size_(embedding.vocab_size()),
+      hidden_size_(embedding.hidden_size()),
+      allow_bf16_(loader.config().allow_bf16_products && bf16_products_pay()) {
+  const std::string tensor = name.empty() ? "weight" : std::string(name) + ".weight";
+  if (tied) {
+    if (loader.has(tensor)) loader.ignore(tensor, "the output head is tied to the embedding");
+    weight_ = embedding.share_packed(loader);
+  } else {
+    weight_ = std::make_shared<const PackedMatrix>(
+        pack_weight(loader, loader.take(tensor, Shape{vocab_size_, hidden_size_})));
+  }
+}
+
+void LmHead::forward(const ForwardBatch& batch, const float* hidden) const {
+  const auto rows = static_cast<int64_t>(batch.logits_rows.size());
+  if (rows == 0) return;
+  COLUBER_CHECK(batch.logits != nullptr, "{} rows of logits are wanted and there is no place for them", rows);
+  WorkspaceScope scope(*batch.workspace);
+  const float* wanted = hidden;
+  if (rows != batch.num_tokens()) {
+    float* gathered = batch.workspace->take<float>(rows * hidden_size_);
+    for (int64_t i = 0; i < rows; ++i) {
+      const int32_t row = batch.logits_rows[static_cast<size_t>(i)];
+      COLUBER_CHECK(row >= 0 && row < batch.num_tokens(), "row {} of {} tokens", row, batch.num_tokens());
+      std::copy_n(hidden + row * hidden_size_, hidden_size_, gathered + i * hidden_size_);
+    }
+    wanted = gathered;
+  }
+  gemm()(GemmArgs{wanted, hidden_size_, rows, weight_.get(), nullptr, batch.logits, vocab_size_, false, allow_bf16_},
+         *batch.thread_pool, *batch.workspace);
+}
+
+}  // namespace coluber
