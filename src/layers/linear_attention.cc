@@ -116,7 +116,7 @@ void LinearAttention::attend(const ForwardBatch& batch, const float* qkv, float*
 void LinearAttention::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
   const int64_t tokens = batch.num_tokens(), inner = config_.num_heads * config_.head_dim;
   const auto& metadata = batch.metadata<LinearAttentionMetadata>(*this);
-  check_bound(*this, linear_attention_state_shape(1, config_.num_heads, config_.head_dim));
+  check_bound(*this, {inner * config_.head_dim});
   check_rows(*this, metadata, tokens);
   WorkspaceScope scope(*batch.workspace);
   float* qkv = batch.workspace->take<float>(tokens * 3 * inner);

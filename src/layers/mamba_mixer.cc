@@ -123,7 +123,7 @@ void MambaMixer::scan(const ForwardBatch& batch, const float* z, const float* de
 void MambaMixer::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
   const int64_t tokens = batch.num_tokens(), channels = config_.intermediate_size, rank = config_.time_step_rank;
   const auto& metadata = batch.metadata<Mamba1AttentionMetadata>(*this);
-  check_step(*this, mamba1_state_shape(1, channels, config_.state_size, config_.conv_kernel), metadata, tokens);
+  check_step(*this, {(config_.conv_kernel - 1) * channels, channels * config_.state_size}, metadata, tokens);
   WorkspaceScope scope(*batch.workspace);
   float* xz = batch.workspace->take<float>(tokens * 2 * channels);
   float* inner = batch.workspace->take<float>(tokens * channels);

@@ -54,7 +54,7 @@ MambaMixer2::MambaMixer2(const MambaMixer2Config& config, WeightLoader loader)
   loader.config().register_layer(*this);
 }
 
-std::vector<Shape> MambaMixer2::state_shape(int64_t tp_size, int64_t num_speculative_tokens) const {
+std::vector<Shape> MambaMixer2::get_state_shape() const {
   Mamba2StateSizes sizes;
   sizes.intermediate_size = config_.intermediate_size();
   sizes.n_groups = config_.n_groups;
@@ -62,11 +62,8 @@ std::vector<Shape> MambaMixer2::state_shape(int64_t tp_size, int64_t num_specula
   sizes.head_dim = config_.head_dim;
   sizes.state_size = config_.state_size;
   sizes.conv_kernel = config_.conv_kernel;
-  return mamba2_state_shape(tp_size, sizes, num_speculative_tokens);
-}
-
-std::vector<Shape> MambaMixer2::get_state_shape() const {
-  return state_shape(engine_config_.parallel.tensor_parallel_size, engine_config_.speculative.num_speculative_tokens);
+  return mamba2_state_shape(engine_config_.parallel.tensor_parallel_size, sizes,
+                            engine_config_.speculative.num_speculative_tokens);
 }
 
 std::vector<DType> MambaMixer2::get_state_dtype() const {
@@ -142,7 +139,8 @@ void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float*
 void MambaMixer2::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
   const int64_t tokens = batch.num_tokens(), inner_size = config_.intermediate_size();
   const auto& metadata = batch.metadata<Mamba2AttentionMetadata>(*this);
-  check_step(*this, state_shape(1, 0), metadata, tokens);
+  check_step(*this, {(config_.conv_kernel - 1) * config_.conv_channels(), inner_size * config_.state_size}, metadata,
+             tokens);
   COLUBER_CHECK(!metadata.checkpoint.any,
                 "layer '{}': a checkpoint inside a prefill was asked for; end the chunk there", layer_name());
   WorkspaceScope scope(*batch.workspace);

@@ -57,7 +57,6 @@ class MambaMixer2 : public MambaBase {
   void forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate = false);
 
  private:
-  std::vector<Shape> state_shape(int64_t tp_size, int64_t num_speculative_tokens) const;
   void convolve(const ForwardBatch& batch, const float* in, float* out) const;
   void scan(const ForwardBatch& batch, const float* xbc, const float* dt, float* y) const;
 

@@ -63,20 +63,24 @@ StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const Tenso
   return slots;
 }
 
-void check_bound(const MambaBase& layer, const std::vector<Shape>& whole_states) {
-  COLUBER_CHECK(layer.kv_cache().size() == whole_states.size(), "layer '{}' has no cache: bind_kv_cache was not called",
-                layer.layer_name());
-  const std::vector<Shape> shapes = layer.get_state_shape();
-  for (size_t i = 0; i < whole_states.size(); ++i) {
-    COLUBER_CHECK(shapes[i] == whole_states[i],
-                  "layer '{}' runs on one rank with speculation off: its state {} is {}, the kernels need {}",
-                  layer.layer_name(), i, shapes[i].to_string(), whole_states[i].to_string());
+void check_bound(const MambaBase& layer, std::initializer_list<int64_t> state_elements) {
+  COLUBER_CHECK(layer.kv_cache().size() == state_elements.size(),
+                "layer '{}' has no cache: bind_kv_cache was not called", layer.layer_name());
+  for (size_t i = 0; i < state_elements.size(); ++i) {
+    const TensorView& state = layer.kv_cache()[i];
+    int64_t elements = 1;
+    for (int d = 1; d < state.shape.rank(); ++d) elements *= state.shape[d];
+    COLUBER_CHECK(
+        elements == state_elements.begin()[i],
+        "layer '{}' runs whole on one rank without speculative slots: its state {} is {}, the kernels need {} "
+        "elements a block",
+        layer.layer_name(), i, state.shape.to_string(), state_elements.begin()[i]);
   }
 }
 
-void check_step(const MambaBase& layer, const std::vector<Shape>& whole_states,
+void check_step(const MambaBase& layer, std::initializer_list<int64_t> state_elements,
                 const BaseMambaAttentionMetadata& metadata, int64_t num_tokens) {
-  check_bound(layer, whole_states);
+  check_bound(layer, state_elements);
   const auto rows_p = static_cast<size_t>(metadata.num_prefills), rows_d = static_cast<size_t>(metadata.num_decodes);
   COLUBER_CHECK(metadata.num_decode_tokens == metadata.num_decodes && metadata.num_accepted_tokens.empty(),
                 "layer '{}': {} decode rows with {} tokens, expected one token a row", layer.layer_name(),

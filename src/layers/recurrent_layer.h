@@ -6,7 +6,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -42,11 +42,11 @@ std::vector<float> take_conv_weight(WeightLoader& loader, std::string_view name,
 StateSlots decode_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
 StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
 
-// Throws Error(kInternal) where the layer has no cache, its states are not whole on this rank, or the step asks for
-// what these layers do not do: several tokens a decode row, a checkpoint inside a prefill, more tokens than the batch
-// has.
-void check_step(const MambaBase& layer, const std::vector<Shape>& whole_states,
+// Throws Error(kInternal) where the layer has no cache, its states are not whole on this rank (`state_elements`: of
+// each state), or the step asks for what these layers do not do: several tokens a decode row, more tokens than the
+// batch has. Allocates nothing.
+void check_step(const MambaBase& layer, std::initializer_list<int64_t> state_elements,
                 const BaseMambaAttentionMetadata& metadata, int64_t num_tokens);
-void check_bound(const MambaBase& layer, const std::vector<Shape>& whole_states);
+void check_bound(const MambaBase& layer, std::initializer_list<int64_t> state_elements);
 
 }  // namespace coluber

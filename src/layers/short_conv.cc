@@ -43,7 +43,7 @@ std::vector<DType> ShortConv::get_state_dtype() const { return {conv_state_dtype
 void ShortConv::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
   const int64_t tokens = batch.num_tokens(), channels = config_.hidden_size;
   const auto& metadata = batch.metadata<ShortConvAttentionMetadata>(*this);
-  check_step(*this, short_conv_state_shape(1, channels, config_.conv_kernel), metadata, tokens);
+  check_step(*this, {(config_.conv_kernel - 1) * channels}, metadata, tokens);
   WorkspaceScope scope(*batch.workspace);
   float* bcx = batch.workspace->take<float>(tokens * 3 * channels);
   float* gated = batch.workspace->take<float>(tokens * channels);
