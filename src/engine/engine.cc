@@ -181,6 +181,37 @@ std::string Engine::decode(std::span<const int32_t> ids, bool skip_special_token
   return impl_->loaded.tokenizer->decode(ids, skip_special_tokens);
 }
 
+std::string Engine::apply_chat_template(const std::string& messages_json, bool add_generation_prompt, const std::string& tools_json,
+                                        const std::string& kwargs_json) const {
+  if (!has_chat_template())
+    throw make_error(ErrorCode::kNotFound, "{} has no chat template; give the prompt as plain text", impl_->loaded.path);
+  Json variables = kwargs_json.empty() ? Json(Json::Object{}) : value_or_throw(parse_json(kwargs_json, "chat template kwargs"));
+  if (!variables.is_object())
+    throw make_error(ErrorCode::kInvalidArgument, "chat template kwargs must be an object, found {}", variables.type_name());
+  variables.set("messages", value_or_throw(parse_json(messages_json, "messages")));
+  variables.set("add_generation_prompt", add_generation_prompt);
+  if (!tools_json.empty()) variables.set("tools", value_or_throw(parse_json(tools_json, "tools")));
+  return value_or_throw(impl_->loaded.chat_template->render(variables));
+}
+
+SamplingParams Engine::default_sampling() const {
+  const GenerationConfig& given = impl_->loaded.generation;
+  SamplingParams params;
+  auto set = [](auto& parameter, const auto& value) {
+    if (value) parameter = static_cast<std::decay_t<decltype(parameter)>>(*value);
+  };
+  set(params.temperature, given.temperature);
+  if (given.do_sample && !*given.do_sample) params.temperature = 0.0f;
+  set(params.top_k, given.top_k);
+  set(params.top_p, given.top_p);
+  set(params.min_p, given.min_p);
+  set(params.repetition_penalty, given.repetition_penalty);
+  set(params.presence_penalty, given.presence_penalty);
+  set(params.frequency_penalty, given.frequency_penalty);
+  set(params.max_tokens, given.max_new_tokens);
+  return params;
+}
+
 RequestId Engine::add_request(Request request) { return impl_->add_request(std::move(request)); }
 void Engine::abort(RequestId id) { impl_->end_request(id); }
 bool Engine::has_unfinished_requests() const noexcept { return !impl_->requests.empty(); }

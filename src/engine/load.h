@@ -25,7 +25,7 @@ struct LoadedModel {
   std::unique_ptr<EngineConfig> config;
   std::unique_ptr<Model> model;
   std::unique_ptr<Tokenizer> tokenizer;               // null where the folder has none
-  std::optional<LoadedChatTemplate> chat_template;
+  std::optional<ChatTemplates> chat_template;
   GenerationConfig generation;
   std::vector<int32_t> eos_token_ids;
   std::string config_json;

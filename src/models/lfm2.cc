@@ -143,8 +143,13 @@ struct Lfm2Block {
 
 class Lfm2 final : public Model {
  public:
-  Lfm2(ModelLoadContext& context, const Lfm2Config& c) : config_(c), loader_(context), base_(loader_.scoped("model")) {
-    EMB
+  Lfm2(ModelLoadContext& context, const Lfm2Config& c)
+      : config_(c),
+        loader_(context),
+        base_(loader_.scoped("model")),
+        embed_tokens_(base_, "embed_tokens", c.vocab_size, c.hidden_size),
+        embedding_norm_(base_, "embedding_norm", c.hidden_size, c.norm_eps),
+        lm_head_(loader_, "lm_head", embed_tokens_, c.tie_word_embeddings) {
     for (int64_t i = 0; i < c.num_hidden_layers; ++i) add_layer(i);
     info_.architecture = "lfm2";
     info_.vocab_size = c.vocab_size;
@@ -162,7 +167,7 @@ class Lfm2 final : public Model {
     WorkspaceScope scope(*batch.workspace);
     float* x = batch.workspace->take<float>(tokens * d);       // [T, D] residual stream
     float* normed = batch.workspace->take<float>(tokens * d);  // [T, D]
-    embed_tokens_->forward(batch, x);
+    embed_tokens_.forward(batch, x);
     for (size_t i = 0; i < layers_.size(); ++i) {
       Lfm2Block& layer = *layers_[i];
       batch.record_hidden(static_cast<int>(i), x, d);
@@ -174,9 +179,9 @@ class Lfm2 final : public Model {
       layer.ffn_norm.forward(batch, x, tokens, normed);
       layer.feed_forward.forward(batch, normed, x, /*accumulate=*/true);
     }
-    embedding_norm_->forward(batch, x, tokens, normed);
+    embedding_norm_.forward(batch, x, tokens, normed);
     batch.record_hidden(static_cast<int>(layers_.size()), normed, d);
-    lm_head_->forward(batch, normed);
+    lm_head_.forward(batch, normed);
   }
 
  private:
@@ -194,10 +199,10 @@ class Lfm2 final : public Model {
   Lfm2Config config_;
   WeightLoader loader_;
   WeightLoader base_;
+  Embedding embed_tokens_;
   std::vector<std::unique_ptr<Lfm2Block>> layers_;
-  std::unique_ptr<RmsNorm> embedding_norm_;
-  std::unique_ptr<LmHead> lm_head_;
-  std::unique_ptr<Embedding> embed_tokens_;
+  RmsNorm embedding_norm_;
+  LmHead lm_head_;
   ModelInfo info_;
 };
 

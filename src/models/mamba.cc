@@ -74,18 +74,20 @@ struct MambaBlock {
       : norm(loader, "norm", c.hidden_size, c.layer_norm_epsilon), mixer(mixer_config(c), loader.scoped("mixer")) {}
 };
 
+// Both spellings are published.
+std::string_view embedding_name(const WeightLoader& backbone) {
+  return backbone.has("embedding.weight") ? "embedding" : "embeddings";
+}
+
 class Mamba final : public Model {
  public:
   Mamba(ModelLoadContext& context, const MambaConfig& c)
       : config_(c),
         loader_(context),
         backbone_(loader_.scoped("backbone")),
-        // Both spellings are published.
-        embeddings_(backbone_.scoped(backbone_.first_of({"embeddings.weight", "embedding.weight"}) == "embedding.weight" ? "embedding"
-                                                                                                                         : "embeddings"),
-                    c.vocab_size, c.hidden_size),
-        norm_f_(backbone_.scoped("norm_f"), c.hidden_size, c.layer_norm_epsilon),
-        lm_head_(loader_.scoped("lm_head"), embeddings_, c.tie_word_embeddings) {
+        embeddings_(backbone_, embedding_name(backbone_), c.vocab_size, c.hidden_size),
+        norm_f_(backbone_, "norm_f", c.hidden_size, c.layer_norm_epsilon),
+        lm_head_(loader_, "lm_head", embeddings_, c.tie_word_embeddings) {
     for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
       layers_.push_back(std::make_unique<MambaBlock>(backbone_.scoped("layers." + std::to_string(i)), c));
       info_.layers.push_back({layers_.back()->mixer.layer_name(), "mamba1", &layers_.back()->mixer});

@@ -81,16 +81,25 @@ struct Mamba2Block {
       : norm(loader, "norm", c.hidden_size, c.layer_norm_epsilon), mixer(mixer_config(c), loader.scoped("mixer")) {}
 };
 
+// Both spellings are published.
+std::string_view embedding_name(const WeightLoader& backbone) {
+  return backbone.has("embedding.weight") ? "embedding" : "embeddings";
+}
+
 class Mamba2 final : public Model {
  public:
   Mamba2(ModelLoadContext& context, const Mamba2Config& c)
-      : config_(c), loader_(context), backbone_(loader_.scoped("backbone")) {
+      : config_(c),
+        loader_(context),
+        backbone_(loader_.scoped("backbone")),
+        embeddings_(backbone_, embedding_name(backbone_), c.vocab_size, c.hidden_size),
+        norm_f_(backbone_, "norm_f", c.hidden_size, c.layer_norm_epsilon),
+        lm_head_(loader_, "lm_head", embeddings_, c.tie_word_embeddings) {
     context.config.mamba_chunk_size = c.chunk_size;
     for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
       layers_.push_back(std::make_unique<Mamba2Block>(backbone_.scoped("layers." + std::to_string(i)), c));
       info_.layers.push_back({layers_.back()->mixer.layer_name(), "mamba2", &layers_.back()->mixer});
     }
-    EMB
     info_.architecture = "mamba2";
     info_.vocab_size = c.vocab_size;
     info_.hidden_size = c.hidden_size;
@@ -106,25 +115,25 @@ class Mamba2 final : public Model {
     WorkspaceScope scope(*batch.workspace);
     float* x = batch.workspace->take<float>(tokens * d);       // [T, D] residual stream
     float* normed = batch.workspace->take<float>(tokens * d);  // [T, D]
-    embeddings_->forward(batch, x);
+    embeddings_.forward(batch, x);
     for (size_t i = 0; i < layers_.size(); ++i) {
       layers_[i]->norm.forward(batch, x, tokens, normed);
       layers_[i]->mixer.forward(batch, normed, x, /*accumulate=*/true);
       if (i + 1 < layers_.size()) batch.record_hidden(static_cast<int>(i), x, d);
     }
-    norm_f_->forward(batch, x, tokens, normed);
+    norm_f_.forward(batch, x, tokens, normed);
     batch.record_hidden(static_cast<int>(layers_.size()) - 1, normed, d);
-    lm_head_->forward(batch, normed);
+    lm_head_.forward(batch, normed);
   }
 
  private:
   Mamba2Config config_;
   WeightLoader loader_;
   WeightLoader backbone_;
+  Embedding embeddings_;
   std::vector<std::unique_ptr<Mamba2Block>> layers_;
-  std::unique_ptr<RmsNorm> norm_f_;
-  std::unique_ptr<LmHead> lm_head_;
-  std::unique_ptr<Embedding> embeddings_;
+  RmsNorm norm_f_;
+  LmHead lm_head_;
   ModelInfo info_;
 };
 

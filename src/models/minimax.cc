@@ -143,8 +143,13 @@ void mix(const ResidualScale& scale, const float* residual, const float* y, floa
 
 class MiniMax final : public Model {
  public:
-  MiniMax(ModelLoadContext& context, const MiniMaxConfig& c) : config_(c), loader_(context), base_(loader_.scoped("model")) {
-    EMB
+  MiniMax(ModelLoadContext& context, const MiniMaxConfig& c)
+      : config_(c),
+        loader_(context),
+        base_(loader_.scoped("model")),
+        embed_tokens_(base_, "embed_tokens", c.vocab_size, c.hidden_size),
+        norm_(base_, "norm", c.hidden_size, c.rms_norm_eps),
+        lm_head_(loader_, "lm_head", embed_tokens_, c.tie_word_embeddings) {
     for (int64_t i = 0; i < c.num_hidden_layers; ++i) add_layer(i);
     info_.architecture = "minimax";
     info_.vocab_size = c.vocab_size;
@@ -163,7 +168,7 @@ class MiniMax final : public Model {
     float* x = batch.workspace->take<float>(tokens * d);       // [T, D]
     float* normed = batch.workspace->take<float>(tokens * d);  // [T, D]
     float* y = batch.workspace->take<float>(tokens * d);       // [T, D]
-    embed_tokens_->forward(batch, x);
+    embed_tokens_.forward(batch, x);
     for (size_t i = 0; i < layers_.size(); ++i) {
       MiniMaxBlock& layer = *layers_[i];
       batch.record_hidden(static_cast<int>(i), x, d);
@@ -177,9 +182,9 @@ class MiniMax final : public Model {
       layer.experts->forward(batch, normed, y);
       mix(config_.mlp, normed, y, x, tokens * d);
     }
-    norm_->forward(batch, x, tokens, normed);
+    norm_.forward(batch, x, tokens, normed);
     batch.record_hidden(static_cast<int>(layers_.size()), normed, d);
-    lm_head_->forward(batch, normed);
+    lm_head_.forward(batch, normed);
   }
 
  private:
@@ -197,10 +202,10 @@ class MiniMax final : public Model {
   MiniMaxConfig config_;
   WeightLoader loader_;
   WeightLoader base_;
+  Embedding embed_tokens_;
   std::vector<std::unique_ptr<MiniMaxBlock>> layers_;
-  std::unique_ptr<RmsNorm> norm_;
-  std::unique_ptr<LmHead> lm_head_;
-  std::unique_ptr<Embedding> embed_tokens_;
+  RmsNorm norm_;
+  LmHead lm_head_;
   ModelInfo info_;
 };
 
