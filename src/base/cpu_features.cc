@@ -141,10 +141,14 @@ std::optional<Isa> parse_isa(std::string_view name) {
 
 std::string_view isa_name(Isa isa) noexcept {
   switch (isa) {
-    case Isa::kRef: return "ref";
-    case Isa::kAvx2: return "avx2";
-    case Isa::kAvx512: return "avx512";
-    case Isa::kAvx512Bf16: return "avx512_bf16";
+    case Isa::kRef:
+      return "ref";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512_bf16";
   }
   return "unknown";
 }
@@ -166,8 +170,9 @@ Isa active_isa() {
                      "COLUBER_FORCE_ISA is '{}'; expected ref, avx2, avx512 or avx512_bf16, or unset it", forced);
   }
   if (*isa > best) {
-    throw make_error(ErrorCode::kInvalidArgument, "COLUBER_FORCE_ISA asks for {}, but this processor ({}) has at most {}",
-                     forced, cpu_features().model_name, isa_name(best));
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "COLUBER_FORCE_ISA asks for {}, but this processor ({}) has at most {}", forced,
+                     cpu_features().model_name, isa_name(best));
   }
   return *isa;
 }

@@ -57,7 +57,8 @@ int64_t dtype_bytes(DType dtype, int64_t count) {
   const int64_t bits = row(dtype).bits;
   int64_t total = 0;
   if (count < 0 || (bits >= 8 && __builtin_mul_overflow(count, bits / 8, &total))) {
-    throw make_error(ErrorCode::kInvalidArgument, "the bytes of {} elements of type {} cannot be counted", count, row(dtype).name);
+    throw make_error(ErrorCode::kInvalidArgument, "the bytes of {} elements of type {} cannot be counted", count,
+                     row(dtype).name);
   }
   return bits >= 8 ? total : count / (8 / bits) + (count % (8 / bits) != 0 ? 1 : 0);
 }
@@ -93,20 +94,21 @@ bool is_floating(DType dtype) noexcept { return row(dtype).floating; }
 
 namespace {
 
-// A format of 1 sign, `exponent` and `mantissa` bits to float32. All 16-bit and 8-bit values are float32 normals or zero.
+// A format of 1 sign, `exponent` and `mantissa` bits to float32. All 16-bit and 8-bit values are float32 normals or
+// zero.
 float widen(uint32_t bits, int exponent_bits, int mantissa_bits) noexcept {
   const uint32_t mantissa = bits & ((1U << mantissa_bits) - 1);
   const int exponent = static_cast<int>((bits >> mantissa_bits) & ((1U << exponent_bits) - 1));
   const bool negative = ((bits >> (exponent_bits + mantissa_bits)) & 1) != 0;
   const int bias = (1 << (exponent_bits - 1)) - 1;
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits)
-                                        : std::ldexp(static_cast<float>(mantissa | (1U << mantissa_bits)),
-                                                     exponent - bias - mantissa_bits);
+  const float magnitude =
+      exponent == 0 ? std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits)
+                    : std::ldexp(static_cast<float>(mantissa | (1U << mantissa_bits)), exponent - bias - mantissa_bits);
   return negative ? -magnitude : magnitude;
 }
 
-// The magnitude of `value` (finite) in a format, as its exponent and mantissa bits, rounded to nearest even. May run one past
-// the largest exponent: the caller knows what its format does there.
+// The magnitude of `value` (finite) in a format, as its exponent and mantissa bits, rounded to nearest even. May run
+// one past the largest exponent: the caller knows what its format does there.
 uint32_t narrow_magnitude(float value, int exponent_bits, int mantissa_bits) noexcept {
   const uint32_t bits = std::bit_cast<uint32_t>(value) & 0x7fffffffU;
   const int bias = (1 << (exponent_bits - 1)) - 1;
@@ -168,7 +170,8 @@ uint16_t float_to_float16(float value) noexcept {
 }
 
 float float8_e4m3_to_float(uint8_t bits) noexcept {
-  if ((bits & 0x7f) == 0x7f) return std::copysign(std::numeric_limits<float>::quiet_NaN(), (bits & 0x80) != 0 ? -1.0F : 1.0F);
+  if ((bits & 0x7f) == 0x7f)
+    return std::copysign(std::numeric_limits<float>::quiet_NaN(), (bits & 0x80) != 0 ? -1.0F : 1.0F);
   return widen(bits, 4, 3);
 }
 
@@ -207,46 +210,70 @@ uint8_t float_to_float8_e8m0(float value) noexcept {
 void convert_to_float(const void* data, DType dtype, int64_t count, float* out) {
   const auto* bytes = static_cast<const std::byte*>(data);
   switch (dtype) {
-    case DType::kFloat64: return cast_each<double>(bytes, count, out);
+    case DType::kFloat64:
+      return cast_each<double>(bytes, count, out);
     case DType::kFloat32:
       if (count > 0) std::memcpy(out, data, static_cast<size_t>(count) * sizeof(float));
       return;
-    case DType::kFloat16: return convert_each<uint16_t>(bytes, count, out, float16_to_float);
-    case DType::kBFloat16: return convert_each<uint16_t>(bytes, count, out, bfloat16_to_float);
-    case DType::kFloat8E4M3: return convert_each<uint8_t>(bytes, count, out, float8_e4m3_to_float);
-    case DType::kFloat8E5M2: return convert_each<uint8_t>(bytes, count, out, float8_e5m2_to_float);
-    case DType::kFloat8E8M0: return convert_each<uint8_t>(bytes, count, out, float8_e8m0_to_float);
-    case DType::kInt64: return cast_each<int64_t>(bytes, count, out);
-    case DType::kInt32: return cast_each<int32_t>(bytes, count, out);
-    case DType::kInt16: return cast_each<int16_t>(bytes, count, out);
-    case DType::kInt8: return cast_each<int8_t>(bytes, count, out);
+    case DType::kFloat16:
+      return convert_each<uint16_t>(bytes, count, out, float16_to_float);
+    case DType::kBFloat16:
+      return convert_each<uint16_t>(bytes, count, out, bfloat16_to_float);
+    case DType::kFloat8E4M3:
+      return convert_each<uint8_t>(bytes, count, out, float8_e4m3_to_float);
+    case DType::kFloat8E5M2:
+      return convert_each<uint8_t>(bytes, count, out, float8_e5m2_to_float);
+    case DType::kFloat8E8M0:
+      return convert_each<uint8_t>(bytes, count, out, float8_e8m0_to_float);
+    case DType::kInt64:
+      return cast_each<int64_t>(bytes, count, out);
+    case DType::kInt32:
+      return cast_each<int32_t>(bytes, count, out);
+    case DType::kInt16:
+      return cast_each<int16_t>(bytes, count, out);
+    case DType::kInt8:
+      return cast_each<int8_t>(bytes, count, out);
     case DType::kInt4:
       for (int64_t i = 0; i < count; ++i) {
         const auto byte = load<uint8_t>(bytes, i / 2);
         out[i] = static_cast<float>(i % 2 == 0 ? int4_low(byte) : int4_high(byte));
       }
       return;
-    case DType::kUInt64: return cast_each<uint64_t>(bytes, count, out);
-    case DType::kUInt32: return cast_each<uint32_t>(bytes, count, out);
-    case DType::kUInt16: return cast_each<uint16_t>(bytes, count, out);
-    case DType::kUInt8: return cast_each<uint8_t>(bytes, count, out);
-    case DType::kBool: return convert_each<uint8_t>(bytes, count, out, [](uint8_t v) { return v != 0 ? 1.0F : 0.0F; });
+    case DType::kUInt64:
+      return cast_each<uint64_t>(bytes, count, out);
+    case DType::kUInt32:
+      return cast_each<uint32_t>(bytes, count, out);
+    case DType::kUInt16:
+      return cast_each<uint16_t>(bytes, count, out);
+    case DType::kUInt8:
+      return cast_each<uint8_t>(bytes, count, out);
+    case DType::kBool:
+      return convert_each<uint8_t>(bytes, count, out, [](uint8_t v) { return v != 0 ? 1.0F : 0.0F; });
   }
 }
 
 void convert_from_float(const float* values, int64_t count, DType dtype, void* out) {
   auto* bytes = static_cast<std::byte*>(out);
   switch (dtype) {
-    case DType::kFloat64: return narrow_each<double>(values, count, bytes, [](float v) { return static_cast<double>(v); });
-    case DType::kFloat32: return narrow_each<float>(values, count, bytes, [](float v) { return v; });
-    case DType::kFloat16: return narrow_each<uint16_t>(values, count, bytes, float_to_float16);
-    case DType::kBFloat16: return narrow_each<uint16_t>(values, count, bytes, float_to_bfloat16);
-    case DType::kFloat8E4M3: return narrow_each<uint8_t>(values, count, bytes, float_to_float8_e4m3);
-    case DType::kFloat8E5M2: return narrow_each<uint8_t>(values, count, bytes, float_to_float8_e5m2);
-    case DType::kFloat8E8M0: return narrow_each<uint8_t>(values, count, bytes, float_to_float8_e8m0);
-    default: break;
+    case DType::kFloat64:
+      return narrow_each<double>(values, count, bytes, [](float v) { return static_cast<double>(v); });
+    case DType::kFloat32:
+      return narrow_each<float>(values, count, bytes, [](float v) { return v; });
+    case DType::kFloat16:
+      return narrow_each<uint16_t>(values, count, bytes, float_to_float16);
+    case DType::kBFloat16:
+      return narrow_each<uint16_t>(values, count, bytes, float_to_bfloat16);
+    case DType::kFloat8E4M3:
+      return narrow_each<uint8_t>(values, count, bytes, float_to_float8_e4m3);
+    case DType::kFloat8E5M2:
+      return narrow_each<uint8_t>(values, count, bytes, float_to_float8_e5m2);
+    case DType::kFloat8E8M0:
+      return narrow_each<uint8_t>(values, count, bytes, float_to_float8_e8m0);
+    default:
+      break;
   }
-  throw make_error(ErrorCode::kUnsupported, "float32 values cannot be stored as {}; expected a floating type", dtype_name(dtype));
+  throw make_error(ErrorCode::kUnsupported, "float32 values cannot be stored as {}; expected a floating type",
+                   dtype_name(dtype));
 }
 
 }  // namespace coluber

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scalar conversions between float32 and the narrow types of checkpoints and states. They define what a value of a type means;
-// kernels have vector forms that agree bit for bit. To a narrow type: round to nearest, ties to even; NaN stays NaN. Types
-// with an infinity (float16, bfloat16, float8_e5m2) overflow to it; float8_e4m3fn has none and overflows to NaN, as PyTorch's does.
+// Scalar conversions between float32 and the narrow types of checkpoints and states. They define what a value of a type
+// means; kernels have vector forms that agree bit for bit. To a narrow type: round to nearest, ties to even; NaN stays
+// NaN. Types with an infinity (float16, bfloat16, float8_e5m2) overflow to it; float8_e4m3fn has none and overflows to
+// NaN, as PyTorch's does.
 #pragma once
 
 #include <bit>
@@ -13,7 +14,9 @@
 
 namespace coluber {
 
-inline float bfloat16_to_float(uint16_t bits) noexcept { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+inline float bfloat16_to_float(uint16_t bits) noexcept {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
 inline uint16_t float_to_bfloat16(float value) noexcept {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
@@ -35,7 +38,8 @@ uint8_t float_to_float8_e8m0(float value) noexcept;
 inline int int4_low(uint8_t byte) noexcept { return static_cast<int>((byte & 0xf) ^ 8) - 8; }
 inline int int4_high(uint8_t byte) noexcept { return static_cast<int>((byte >> 4) ^ 8) - 8; }
 
-// `count` elements at `data` (any alignment) as float32. Every type; integers and float64 round to nearest, bool gives 0 or 1.
+// `count` elements at `data` (any alignment) as float32. Every type; integers and float64 round to nearest, bool gives
+// 0 or 1.
 void convert_to_float(const void* data, DType dtype, int64_t count, float* out);
 // The other way, for floating types of a byte and more. Throws Error(kUnsupported) for others.
 void convert_from_float(const float* values, int64_t count, DType dtype, void* out);

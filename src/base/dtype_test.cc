@@ -15,10 +15,10 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-constexpr DType kAll[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3,
-                          DType::kFloat8E5M2, DType::kFloat8E8M0, DType::kInt64, DType::kInt32, DType::kInt16,
-                          DType::kInt8, DType::kInt4, DType::kUInt64, DType::kUInt32, DType::kUInt16, DType::kUInt8,
-                          DType::kBool};
+constexpr DType kAll[] = {DType::kFloat64,    DType::kFloat32,    DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3,
+                          DType::kFloat8E5M2, DType::kFloat8E8M0, DType::kInt64,   DType::kInt32,    DType::kInt16,
+                          DType::kInt8,       DType::kInt4,       DType::kUInt64,  DType::kUInt32,   DType::kUInt16,
+                          DType::kUInt8,      DType::kBool};
 
 // The narrow type as its list of values, so that rounding can be judged by search instead of by the same bit tricks.
 struct NarrowType {

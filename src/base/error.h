@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Errors by whose fault it is: `Result<T>` for a client's input, `throw Error` (coluber/error.h) for the operator's set-up,
-// COLUBER_CHECK for a broken invariant of ours (always on, throws Error(kInternal); COLUBER_DCHECK in debug builds only).
+// Errors by whose fault it is: `Result<T>` for a client's input, `throw Error` (coluber/error.h) for the operator's
+// set-up, COLUBER_CHECK for a broken invariant of ours (always on, throws Error(kInternal); COLUBER_DCHECK in debug
+// builds only).
 #pragma once
 
 #include <fmt/core.h>
@@ -45,15 +46,15 @@ T value_or_throw(Result<T> result) {
 
 }  // namespace coluber
 
-#define COLUBER_CHECK(condition, ...)                                                              \
-  do {                                                                                             \
-    if (!(condition)) [[unlikely]]                                                                 \
-      ::coluber::check_failed(#condition, __FILE__, __LINE__, ::fmt::format("" __VA_ARGS__));      \
+#define COLUBER_CHECK(condition, ...)                                                         \
+  do {                                                                                        \
+    if (!(condition)) [[unlikely]]                                                            \
+      ::coluber::check_failed(#condition, __FILE__, __LINE__, ::fmt::format("" __VA_ARGS__)); \
   } while (false)
 
 #ifdef NDEBUG
-#define COLUBER_DCHECK(condition, ...) \
-  do {                                 \
+#define COLUBER_DCHECK(condition, ...)                \
+  do {                                                \
     if (false) COLUBER_CHECK(condition, __VA_ARGS__); \
   } while (false)
 #else

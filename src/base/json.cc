@@ -23,8 +23,8 @@ std::string_view name_of_index(size_t index) {
   throw make_error(ErrorCode::kInvalidData, "expected a JSON value of type {}, found {}", expected, found);
 }
 
-// Keeps the last value of each key, at the place of its first: what Python's json does. Sorted by prefix rather than hashed:
-// a hostile text cannot make it quadratic. Returns a key that was there twice.
+// Keeps the last value of each key, at the place of its first: what Python's json does. Sorted by prefix rather than
+// hashed: a hostile text cannot make it quadratic. Returns a key that was there twice.
 std::optional<std::string> drop_duplicates(Json::Object& members) {
   struct Key {
     uint64_t prefix;
@@ -90,8 +90,8 @@ struct Constant {
   double value;
 };
 
-// Builds the tree from the library's events. Open containers lie on a stack of their own, so no depth of the text becomes a
-// depth of calls.
+// Builds the tree from the library's events. Open containers lie on a stack of their own, so no depth of the text
+// becomes a depth of calls.
 class Builder final : public nlohmann::json_sax<nlohmann::json> {
  public:
   Builder(const std::vector<Constant>& constants, bool refuse_duplicates)
@@ -118,7 +118,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool end_object() override {
     Json::Object& members = open_.back().as_object();
-    std::optional<std::string> twice = members.size() <= 16 ? drop_duplicates_of_few(members) : drop_duplicates(members);
+    std::optional<std::string> twice =
+        members.size() <= 16 ? drop_duplicates_of_few(members) : drop_duplicates(members);
     if (twice && refuse_duplicates_) {
       duplicate_ = std::move(twice);
       return false;
@@ -180,7 +181,9 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   std::string error_;
 };
 
-bool is_number_char(char c) { return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E'; }
+bool is_number_char(char c) {
+  return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
+}
 bool is_word_char(char c) { return is_number_char(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
 // Past the string that opens at `i`.
@@ -327,7 +330,8 @@ Result<Json> parse_json(std::string_view text, std::string_view source, const Js
     input = replaced;
   }
   Builder builder(constants, options.refuse_duplicate_keys);
-  if (nlohmann::json::sax_parse(input.data(), input.data() + input.size(), &builder)) return std::move(builder.result());
+  if (nlohmann::json::sax_parse(input.data(), input.data() + input.size(), &builder))
+    return std::move(builder.result());
   if (builder.too_deep()) {
     return fail(ErrorCode::kInvalidData, "{}: JSON nested deeper than {} levels at {}", source, kMaxJsonDepth,
                 place(text, offset_of_excess(text)));
@@ -338,8 +342,8 @@ Result<Json> parse_json(std::string_view text, std::string_view source, const Js
   }
   // The library counts the byte at fault as read.
   const size_t position = builder.error_position();
-  return fail(ErrorCode::kInvalidData, "{}: not valid JSON at {}: {}", source, place(text, position > 0 ? position - 1 : 0),
-              reason(builder.error()));
+  return fail(ErrorCode::kInvalidData, "{}: not valid JSON at {}: {}", source,
+              place(text, position > 0 ? position - 1 : 0), reason(builder.error()));
 }
 
 Json read_json_file(const std::string& path, const JsonParseOptions& options) {

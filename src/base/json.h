@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// JSON values. json.cc is the only file that sees the JSON library. Objects keep their order; a key that occurs twice keeps
-// its last value. Parsing refuses nesting deeper than kMaxJsonDepth and says where (line, column) a text is wrong.
+// JSON values. json.cc is the only file that sees the JSON library. Objects keep their order; a key that occurs twice
+// keeps its last value. Parsing refuses nesting deeper than kMaxJsonDepth and says where (line, column) a text is
+// wrong.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,8 @@ class Json {
   bool is_object() const noexcept { return std::holds_alternative<Object>(value_); }
   std::string_view type_name() const noexcept;  // "null", "boolean", "integer", "number", "string", "array", "object"
 
-  // These throw Error(kInvalidData) naming both types where the value is of another type. An integer beyond int64 is a double.
+  // These throw Error(kInvalidData) naming both types where the value is of another type. An integer beyond int64 is a
+  // double.
   bool as_bool() const;
   int64_t as_int() const;
   double as_double() const;  // also integers
@@ -60,8 +62,8 @@ class Json {
   Json& set(std::string key, Json value);                 // appends or replaces; makes null an object
   void push_back(Json value);                             // makes null an array
 
-  // Compact where indent < 0. Non-ASCII text is kept as UTF-8 unless `ascii`. Invalid UTF-8 is replaced by U+FFFD. Doubles
-  // that are not finite are written as null.
+  // Compact where indent < 0. Non-ASCII text is kept as UTF-8 unless `ascii`. Invalid UTF-8 is replaced by U+FFFD.
+  // Doubles that are not finite are written as null.
   std::string dump(int indent = -1, bool ascii = false) const;
   bool operator==(const Json& other) const noexcept = default;
 

@@ -84,8 +84,8 @@ TEST(JsonParse, IntegersBeyondInt64AreDoubles) {
 TEST(JsonParse, SaysLineAndColumnOfAMistake) {
   EXPECT_NE(error_of("{\n  \"a\": 1,\n  \"b\": tru\n}").find("line 3, column"), std::string::npos);
   EXPECT_NE(error_of("[1, 2").find("test: not valid JSON at line 1, column 6"), std::string::npos) << error_of("[1, 2");
-  for (const char* text : {"", "{", "[1,]", "{\"a\":1,}", "01", "1 2", "\"\\x\"", "\"\x01\"", "nul", "[1}", "\"\xff\"", "NaN",
-                           "Infinity", "'a'", "{a:1}", "1e999"}) {
+  for (const char* text : {"", "{", "[1,]", "{\"a\":1,}", "01", "1 2", "\"\\x\"", "\"\x01\"", "nul", "[1}", "\"\xff\"",
+                           "NaN", "Infinity", "'a'", "{a:1}", "1e999"}) {
     EXPECT_FALSE(error_of(text).empty()) << text;
   }
 }
@@ -102,7 +102,8 @@ TEST(JsonParse, RefusesDeepNestingAndSaysWhere) {
 
 TEST(JsonParse, ReadsPythonConstantsOnlyWhereAllowed) {
   const JsonParseOptions python{.allow_python_constants = true, .refuse_duplicate_keys = false};
-  const Json json = parse("{\"NaN\": [Infinity,-Infinity , NaN, 1.5, -2],\n \"s\":\"Infinity \\\" NaN\", \"x\": 12}", python);
+  const Json json =
+      parse("{\"NaN\": [Infinity,-Infinity , NaN, 1.5, -2],\n \"s\":\"Infinity \\\" NaN\", \"x\": 12}", python);
   const Json::Array& list = json.at("NaN").as_array();
   EXPECT_EQ(list[0].as_double(), INFINITY);
   EXPECT_EQ(list[1].as_double(), -INFINITY);
@@ -118,7 +119,8 @@ TEST(JsonParse, ReadsPythonConstantsOnlyWhereAllowed) {
 
 TEST(JsonParse, LargeObjectsTakeTimeInProportion) {
   std::string text = "{";
-  for (int i = 0; i < 250000; ++i) text += "\"the same first bytes " + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  for (int i = 0; i < 250000; ++i)
+    text += "\"the same first bytes " + std::to_string(i) + "\":" + std::to_string(i) + ",";
   text += "\"last\":1}";
   const auto start = std::chrono::steady_clock::now();
   const Json json = parse(text);
@@ -154,7 +156,8 @@ TEST(JsonValue, CanBeBuilt) {
 }
 
 TEST(JsonDump, IsReadBackUnchanged) {
-  const std::string text = R"({"i":-9223372036854775808,"d":[0.1,1e-05,1e+300,100.0,-0.0],"s":"\"\\\b\f\n\r\t\u0001é😀","e":[{},[]]})";
+  const std::string text =
+      R"({"i":-9223372036854775808,"d":[0.1,1e-05,1e+300,100.0,-0.0],"s":"\"\\\b\f\n\r\t\u0001é😀","e":[{},[]]})";
   EXPECT_EQ(parse(text).dump(), text);
   EXPECT_EQ(parse(parse(text).dump(2)), parse(text));
   EXPECT_EQ(parse(parse(text).dump(-1, true)), parse(text));
@@ -166,7 +169,11 @@ TEST(JsonDump, IndentsAndEscapes) {
 }
 
 TEST(JsonDump, InvalidUtf8AndInfinityCannotMakeInvalidJson) {
-  EXPECT_EQ(Json("a\xff" "b\xe2\x82").dump(), "\"a\xef\xbf\xbd" "b\xef\xbf\xbd\"");
+  EXPECT_EQ(Json("a\xff"
+                 "b\xe2\x82")
+                .dump(),
+            "\"a\xef\xbf\xbd"
+            "b\xef\xbf\xbd\"");
   EXPECT_EQ(Json("\xed\xa0\x80").dump(-1, true), R"("\ufffd\ufffd\ufffd")");  // a surrogate is no character
   EXPECT_EQ(Json("\xc0\xaf").dump(-1, true), R"("\ufffd\ufffd")");            // nor is an overlong form
   EXPECT_EQ(Json(Json::Array{INFINITY, NAN}).dump(), "[null,null]");
@@ -179,9 +186,7 @@ TEST(JsonDump, DepthDoesNotMatter) {
   EXPECT_EQ(text, std::string(1000, '[') + "1" + std::string(1000, ']'));
 }
 
-TEST(JsonFile, NamesTheFile) {
-  EXPECT_THROW(read_json_file("/nonexistent/x.json"), Error);
-}
+TEST(JsonFile, NamesTheFile) { EXPECT_THROW(read_json_file("/nonexistent/x.json"), Error); }
 
 }  // namespace
 }  // namespace coluber

@@ -16,7 +16,10 @@ uint32_t decode_utf8(std::string_view text, size_t* length) {
   const uint32_t first = byte(0);
   *length = 1;
   if (first < 0x80) return first;
-  const int more = first >= 0xc2 && first <= 0xdf ? 1 : (first & 0xf0) == 0xe0 ? 2 : first >= 0xf0 && first <= 0xf4 ? 3 : 0;
+  const int more = first >= 0xc2 && first <= 0xdf   ? 1
+                   : (first & 0xf0) == 0xe0         ? 2
+                   : first >= 0xf0 && first <= 0xf4 ? 3
+                                                    : 0;
   if (more == 0) return kInvalid;
   // The second byte's range shuts out overlong forms, surrogates and what lies beyond U+10FFFF.
   const uint32_t low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
@@ -48,14 +51,29 @@ void append_code_escape(uint32_t code, std::string& out) {
 
 void append_ascii(char c, std::string& out) {
   switch (c) {
-    case '"': out += "\\\""; return;
-    case '\\': out += "\\\\"; return;
-    case '\b': out += "\\b"; return;
-    case '\f': out += "\\f"; return;
-    case '\n': out += "\\n"; return;
-    case '\r': out += "\\r"; return;
-    case '\t': out += "\\t"; return;
-    default: break;
+    case '"':
+      out += "\\\"";
+      return;
+    case '\\':
+      out += "\\\\";
+      return;
+    case '\b':
+      out += "\\b";
+      return;
+    case '\f':
+      out += "\\f";
+      return;
+    case '\n':
+      out += "\\n";
+      return;
+    case '\r':
+      out += "\\r";
+      return;
+    case '\t':
+      out += "\\t";
+      return;
+    default:
+      break;
   }
   if (static_cast<unsigned char>(c) < 0x20) {
     append_escape(static_cast<unsigned char>(c), out);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes JSON values as text: the code behind Json::dump. Keeps open containers on a stack of its own, so that no depth of a
-// value can exhaust the stack of calls.
+// Writes JSON values as text: the code behind Json::dump. Keeps open containers on a stack of its own, so that no depth
+// of a value can exhaust the stack of calls.
 #pragma once
 
 #include <string>

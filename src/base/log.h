@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Logging to stderr. Only apps choose the level and the place; the library writes through these functions and never prints.
-// The level comes from COLUBER_LOG_LEVEL (debug, info, warn, error, off) or `set_log_level`. Thread-safe.
+// Logging to stderr. Only apps choose the level and the place; the library writes through these functions and never
+// prints. The level comes from COLUBER_LOG_LEVEL (debug, info, warn, error, off) or `set_log_level`. Thread-safe.
 #pragma once
 
 #include <fmt/core.h>

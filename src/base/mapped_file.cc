@@ -47,14 +47,15 @@ int open_for_reading(const std::string& path, struct stat& status) {
   Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0) throw_system("open", path, errno);
   if (::fstat(fd.get(), &status) != 0) throw_system("examine", path, errno);
-  if (S_ISDIR(status.st_mode)) throw make_error(ErrorCode::kInvalidArgument, "expected a file, but '{}' is a folder", path);
+  if (S_ISDIR(status.st_mode))
+    throw make_error(ErrorCode::kInvalidArgument, "expected a file, but '{}' is a folder", path);
   return fd.release();
 }
 
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  struct stat status {};
+  struct stat status{};
   const Descriptor fd(open_for_reading(path, status));
   if (!S_ISREG(status.st_mode)) {
     throw make_error(ErrorCode::kInvalidArgument, "expected a regular file, but '{}' is a pipe or a device", path);
@@ -95,7 +96,7 @@ void MappedFile::release(std::span<const std::byte> range) const noexcept {
 }
 
 std::string read_text_file(const std::string& path, size_t max_bytes) {
-  struct stat status {};
+  struct stat status{};
   const Descriptor fd(open_for_reading(path, status));
   std::string text;
   if (S_ISREG(status.st_mode)) text.reserve(std::min(static_cast<size_t>(status.st_size), max_bytes));
@@ -106,14 +107,15 @@ std::string read_text_file(const std::string& path, size_t max_bytes) {
     if (count < 0) throw_system("read", path, errno);
     if (count == 0) return text;
     if (static_cast<size_t>(count) > max_bytes - text.size()) {
-      throw make_error(ErrorCode::kInvalidData, "'{}' is larger than the {} bytes that such a file may have", path, max_bytes);
+      throw make_error(ErrorCode::kInvalidData, "'{}' is larger than the {} bytes that such a file may have", path,
+                       max_bytes);
     }
     text.append(buffer.data(), static_cast<size_t>(count));
   }
 }
 
 bool file_exists(const std::string& path) {
-  struct stat status {};
+  struct stat status{};
   return ::stat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode);
 }
 
@@ -217,7 +219,7 @@ void sync_folder_of(const std::string& path) {
 
 void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& write) {
   const std::string target = real_path(path);
-  struct stat status {};
+  struct stat status{};
   const bool exists = ::stat(target.c_str(), &status) == 0;
   if (exists && S_ISDIR(status.st_mode)) {
     throw make_error(ErrorCode::kInvalidArgument, "cannot write '{}': it is a folder; name a file in it", path);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file mapped read-only, and small file helpers. Throws Error(kNotFound, kIo) naming the path and the system's reason.
+// A file mapped read-only, and small file helpers. Throws Error(kNotFound, kIo) naming the path and the system's
+// reason.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,8 @@ class MappedFile {
   std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
   const std::string& path() const noexcept { return path_; }
   void will_need() const noexcept;  // asks the system to read ahead
-  void release(std::span<const std::byte> range) const noexcept;  // pages of the range may be dropped; they are read anew on use
+  void release(
+      std::span<const std::byte> range) const noexcept;  // pages of the range may be dropped; they are read anew on use
 
  private:
   std::string path_;

@@ -140,7 +140,7 @@ TEST_F(Files, WritingReplacesTheTargetOfALinkAndKeepsItsMode) {
   write(at("link"), "new");
   EXPECT_TRUE(fs::is_symlink(at("link")));
   EXPECT_EQ(read_text_file(at("a")), "new");
-  struct stat status {};
+  struct stat status{};
   ASSERT_EQ(::stat(at("a").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0640U);
 }

@@ -24,7 +24,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Loops of one decode step follow each other within a few microseconds; between steps a sampler or a stream writer runs.
+// Loops of one decode step follow each other within a few microseconds; between steps a sampler or a stream writer
+// runs.
 constexpr std::chrono::microseconds kWorkerSpin{40};
 constexpr std::chrono::microseconds kJoinSpin{20};
 constexpr int kMaxThreads = 4096;
@@ -66,23 +67,25 @@ struct alignas(128) Share {
   std::atomic<uint64_t> chunks{0};
   std::atomic<int> core{kNoCore};  // where its owner works now
 
-  // The owner takes from the front and thieves from the back, so that the owner keeps walking through its memory in order.
+  // The owner takes from the front and thieves from the back, so that the owner keeps walking through its memory in
+  // order.
   bool take(bool owner, uint32_t* chunk) {
     uint64_t seen = chunks.load(std::memory_order_acquire);
     while (true) {
       Range range = unpack(seen);
       if (range.next >= range.end) return false;
       *chunk = owner ? range.next++ : --range.end;
-      if (chunks.compare_exchange_weak(seen, pack(range), std::memory_order_acq_rel, std::memory_order_acquire)) return true;
+      if (chunks.compare_exchange_weak(seen, pack(range), std::memory_order_acq_rel, std::memory_order_acquire))
+        return true;
     }
   }
 };
 
 }  // namespace
 
-// How a loop is safe without counting the workers in it: the job's fields are read only by a thread that has just taken a
-// chunk, and the loop does not end before every chunk is done. A worker that wakes late, or slept between looking at a share
-// and taking from it, either finds the shares empty or takes a chunk of the loop that runs now: both are right.
+// How a loop is safe without counting the workers in it: the job's fields are read only by a thread that has just taken
+// a chunk, and the loop does not end before every chunk is done. A worker that wakes late, or slept between looking at
+// a share and taking from it, either finds the shares empty or takes a chunk of the loop that runs now: both are right.
 struct ThreadPool::Impl {
   // Written by the caller while all shares are empty and `remaining` is 0.
   struct Job {
@@ -177,12 +180,13 @@ struct ThreadPool::Impl {
     int64_t begin = 0;
     for (int t = 0; t < size; ++t) {
       const int64_t end = begin + base + (t < longer ? 1 : 0);
-      shares[static_cast<size_t>(t)].chunks.store(
-          pack({static_cast<uint32_t>(begin), static_cast<uint32_t>(end)}), std::memory_order_release);
+      shares[static_cast<size_t>(t)].chunks.store(pack({static_cast<uint32_t>(begin), static_cast<uint32_t>(end)}),
+                                                  std::memory_order_release);
       begin = end;
     }
     epoch.fetch_add(1);
-    // A worker counts itself in `parked` before it looks at the epoch for the last time, so one of the two sees the other.
+    // A worker counts itself in `parked` before it looks at the epoch for the last time, so one of the two sees the
+    // other.
     const int sleeping = parked.load();
     if (sleeping > 0) futex_wake(epoch, static_cast<int>(std::min<int64_t>(sleeping, num_chunks - 1)));
   }
@@ -209,7 +213,8 @@ void pin_to_core(std::thread& worker, int index) {
 
 ThreadPool::ThreadPool(int num_threads, bool pin) {
   if (num_threads < 1 || num_threads > kMaxThreads) {
-    throw make_error(ErrorCode::kInvalidArgument, "the number of threads must be from 1 to {}, not {}", kMaxThreads, num_threads);
+    throw make_error(ErrorCode::kInvalidArgument, "the number of threads must be from 1 to {}, not {}", kMaxThreads,
+                     num_threads);
   }
   impl_ = std::make_unique<Impl>(num_threads);
   for (int thread = 1; thread < num_threads; ++thread) {
@@ -283,8 +288,9 @@ int cgroup_cores() {
 int usable_cores() {
   static const int cores = [] {
     cpu_set_t allowed;
-    int count = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed)
-                                                                     : static_cast<int>(std::thread::hardware_concurrency());
+    int count = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0
+                    ? CPU_COUNT(&allowed)
+                    : static_cast<int>(std::thread::hardware_concurrency());
     if (const int limit = cgroup_cores(); limit > 0) count = std::min(count, limit);
     return std::max(count, 1);
   }();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A fixed set of threads for fork-join loops inside kernels. The caller is thread 0. Workers spin briefly for the next loop, then
-// park. Each thread starts with its own contiguous share of the chunks, so that the same thread meets the same heads every
-// step; a thread that is done takes chunks from the others, and the join waits only for chunks that have been taken: a core
-// that a neighbour process holds costs that core, never the others. One loop at a time; loops do not nest; bodies do not throw.
+// A fixed set of threads for fork-join loops inside kernels. The caller is thread 0. Workers spin briefly for the next
+// loop, then park. Each thread starts with its own contiguous share of the chunks, so that the same thread meets the
+// same heads every step; a thread that is done takes chunks from the others, and the join waits only for chunks that
+// have been taken: a core that a neighbour process holds costs that core, never the others. One loop at a time; loops
+// do not nest; bodies do not throw.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ namespace coluber {
 
 class ThreadPool {
  public:
-  // `num_threads` counts the caller. `pin` ties worker i to the i-th allowed core. Throws Error(kInvalidArgument) below 1.
+  // `num_threads` counts the caller. `pin` ties worker i to the i-th allowed core. Throws Error(kInvalidArgument)
+  // below 1.
   explicit ThreadPool(int num_threads, bool pin = false);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -28,9 +30,12 @@ class ThreadPool {
   void parallel_for(int64_t n, int64_t grain, Body&& body) {
     if (n <= 0) return;
     using Plain = std::remove_reference_t<Body>;
-    run(n, grain, [](void* context, int64_t begin, int64_t end, int thread) {
-      (*static_cast<Plain*>(context))(begin, end, thread);
-    }, const_cast<void*>(static_cast<const void*>(&body)));
+    run(
+        n, grain,
+        [](void* context, int64_t begin, int64_t end, int thread) {
+          (*static_cast<Plain*>(context))(begin, end, thread);
+        },
+        const_cast<void*>(static_cast<const void*>(&body)));
   }
 
  private:

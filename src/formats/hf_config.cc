@@ -12,8 +12,9 @@ namespace {
 constexpr double kLargestExactInt = 9007199254740992.0;  // 2^53
 
 std::string number_text(double value) {
-  return value == std::floor(value) && std::fabs(value) < kLargestExactInt ? fmt::format("{}", static_cast<int64_t>(value))
-                                                                           : fmt::format("{}", value);
+  return value == std::floor(value) && std::fabs(value) < kLargestExactInt
+             ? fmt::format("{}", static_cast<int64_t>(value))
+             : fmt::format("{}", value);
 }
 
 FieldCheck number_check(std::string expected, std::function<bool(double)> accepts) {
@@ -47,7 +48,8 @@ struct FieldType<int64_t> {
   static bool parse(const Json& json, const FieldCheck& check, int64_t* out) {
     if (!json.is_number()) return false;
     const double value = json.as_double();
-    if (value != std::floor(value) || std::fabs(value) > check.largest_int || (check.number && !check.number(value))) return false;
+    if (value != std::floor(value) || std::fabs(value) > check.largest_int || (check.number && !check.number(value)))
+      return false;
     *out = json.is_int() ? json.as_int() : static_cast<int64_t>(value);
     return true;
   }
@@ -181,7 +183,8 @@ FieldCheck one_of_numbers(std::vector<int64_t> choices) {
   std::string expected;
   for (const int64_t choice : choices) expected += fmt::format("{}{}", expected.empty() ? "out of " : ", ", choice);
   return number_check(std::move(expected), [choices = std::move(choices)](double v) {
-    return std::any_of(choices.begin(), choices.end(), [v](int64_t choice) { return static_cast<double>(choice) == v; });
+    return std::any_of(choices.begin(), choices.end(),
+                       [v](int64_t choice) { return static_cast<double>(choice) == v; });
   });
 }
 
@@ -193,7 +196,8 @@ struct ConfigFields::Shared {
 
 ConfigFields::ConfigFields(const Json& json, std::string path) : json_(&json), shared_(std::make_shared<Shared>()) {
   shared_->path = std::move(path);
-  if (const Json* type = json.find("model_type"); type != nullptr && type->is_string()) shared_->model_type = type->as_string();
+  if (const Json* type = json.find("model_type"); type != nullptr && type->is_string())
+    shared_->model_type = type->as_string();
   if (!json.is_object()) {
     shared_->problems.push_back(fmt::format("expected a JSON object, found {}", shown(json)));
     json_ = nullptr;
@@ -220,8 +224,8 @@ const Json* ConfigFields::lookup(std::string_view key, std::string* found_as) co
       found = value;
       found_name = name;
     } else if (found_as != nullptr && !(*found == *value)) {
-      shared_->problems.push_back(fmt::format("{}{} is {}, but its other spelling {}{} is {}; remove one of them", prefix_,
-                                              found_name, shown(*found), prefix_, name, shown(*value)));
+      shared_->problems.push_back(fmt::format("{}{} is {}, but its other spelling {}{} is {}; remove one of them",
+                                              prefix_, found_name, shown(*found), prefix_, name, shown(*value)));
     }
   };
   consider(std::string(key));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Declarative reading of a Hugging Face config.json into a struct: each field with its name, default and check, and all that
-// is wrong with the file told in one message. Not a store of settings: it lives while one file is read. One thread.
+// Declarative reading of a Hugging Face config.json into a struct: each field with its name, default and check, and all
+// that is wrong with the file told in one message. Not a store of settings: it lives while one file is read. One
+// thread.
 //
 //   ConfigFields fields(json, "models/x/config.json");
 //   fields.alias("num_hidden_layers", {"n_layer"})
@@ -34,19 +35,19 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // What a value must be beyond its type. On a list it holds for each element.
 struct FieldCheck {
-  std::string expected;                          // ends "expected an integer ...": "above 0"; empty: anything
-  std::function<bool(double)> number;            // null: any number
-  std::function<bool(std::string_view)> text;    // null: any string
-  double largest_int = 2147483648.0;             // 2^31: no product of a few sizes overflows
+  std::string expected;                        // ends "expected an integer ...": "above 0"; empty: anything
+  std::function<bool(double)> number;          // null: any number
+  std::function<bool(std::string_view)> text;  // null: any string
+  double largest_int = 2147483648.0;           // 2^31: no product of a few sizes overflows
 };
 
 FieldCheck any();
-FieldCheck unbounded();                          // integers up to 2^53
-FieldCheck positive();                           // > 0; a floating field may be infinite
+FieldCheck unbounded();  // integers up to 2^53
+FieldCheck positive();   // > 0; a floating field may be infinite
 FieldCheck positive_finite();
 FieldCheck finite();
 FieldCheck at_least(double low);
-FieldCheck between(double low, double high);     // both included
+FieldCheck between(double low, double high);  // both included
 FieldCheck multiple_of(int64_t divisor);
 FieldCheck divides(int64_t total, std::string_view what);  // total % value == 0; `what` names the total in the message
 FieldCheck one_of(std::vector<std::string> choices);
@@ -57,12 +58,12 @@ class ConfigFields {
  public:
   ConfigFields(const Json& json, std::string path);
 
-  // The field may stand under these names too; the first name that is there wins, and two that disagree are a problem. Say it
-  // before the field is read.
+  // The field may stand under these names too; the first name that is there wins, and two that disagree are a problem.
+  // Say it before the field is read.
   ConfigFields& alias(std::string_view key, std::initializer_list<std::string_view> other_names);
 
-  // A key that is missing or null is a problem. After any problem *out is 1 where it is a number, so that arithmetic on it is
-  // harmless until `finish` throws.
+  // A key that is missing or null is a problem. After any problem *out is 1 where it is a number, so that arithmetic on
+  // it is harmless until `finish` throws.
   template <typename T>
   ConfigFields& required(std::string_view key, T* out, const FieldCheck& check = any()) {
     read(key, out, check, true);
@@ -70,7 +71,8 @@ class ConfigFields {
   }
   // A key that is missing or null gives `fallback`, which is not checked.
   template <typename T>
-  ConfigFields& optional(std::string_view key, T* out, std::type_identity_t<T> fallback, const FieldCheck& check = any()) {
+  ConfigFields& optional(std::string_view key, T* out, std::type_identity_t<T> fallback,
+                         const FieldCheck& check = any()) {
     *out = std::move(fallback);
     read(key, out, check, false);
     return *this;
@@ -89,7 +91,7 @@ class ConfigFields {
   // The members of an object, sharing this one's list of problems. A missing or null key reads as an empty object.
   ConfigFields nested(std::string_view key);
 
-  bool has(std::string_view key) const;         // there (under any alias) and not null
+  bool has(std::string_view key) const;          // there (under any alias) and not null
   const Json* find(std::string_view key) const;  // the same, as a value
 
   // Not evaluated where there is a problem already: the values it would look at may be wrong.

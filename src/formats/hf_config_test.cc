@@ -55,7 +55,9 @@ TEST(ConfigFields, EveryProblemIsInOneMessageWithFileAndModelType) {
   std::vector<int64_t> list;
   bool flag = false;
   ConfigFields fields(json, "m/config.json");
-  fields.required("vocab_size", &vocab, positive()).required("hidden_size", &hidden, positive()).required("heads", &heads);
+  fields.required("vocab_size", &vocab, positive())
+      .required("hidden_size", &hidden, positive())
+      .required("heads", &heads);
   fields.required("act", &act, one_of({"silu", "relu"})).optional("eps", &eps, 1e-5).optional("list", &list, {});
   fields.optional("half", &half, 2).required("missing", &missing, between(1, 8)).optional("flag", &flag, false);
   fields.check(false, "heads must divide hidden_size");
@@ -104,7 +106,8 @@ TEST(ConfigFields, IntegralDoublesAreIntegersAndHugeOnesAreRefused) {
 }
 
 TEST(ConfigFields, BothSpellingsOfInfinityAreRead) {
-  for (const char* text : {R"({"time_step_limit":[0.0,{"__float__":"Infinity"}]})", R"({"time_step_limit":[0.0,Infinity]})"}) {
+  for (const char* text :
+       {R"({"time_step_limit":[0.0,{"__float__":"Infinity"}]})", R"({"time_step_limit":[0.0,Infinity]})"}) {
     const Json json = parse(text);
     std::vector<double> limit;
     ConfigFields fields(json, "x");
@@ -115,7 +118,11 @@ TEST(ConfigFields, BothSpellingsOfInfinityAreRead) {
   double a = 0, n = 0, tag = 0, p = 0;
   int64_t i = 0;
   ConfigFields fields(json, "x");
-  fields.required("a", &a).required("n", &n).required("tag", &tag).required("i", &i).required("p", &p, positive_finite());
+  fields.required("a", &a)
+      .required("n", &n)
+      .required("tag", &tag)
+      .required("i", &i)
+      .required("p", &p, positive_finite());
   EXPECT_EQ(a, -kInfinity);
   EXPECT_NE(problems_of(fields).find("4 problems"), std::string::npos) << problems_of(fields);
 }
@@ -132,7 +139,9 @@ TEST(ConfigFields, OtherNamesAreReadAndMayNotDisagree) {
   const Json json = parse(R"({"d_model":8,"n_layer":4,"num_hidden_layers":4,"state":16,"d_state":32})");
   int64_t hidden = 0, layers = 0, state = 0;
   ConfigFields fields(json, "x");
-  fields.alias("hidden_size", {"n_embd", "d_model"}).alias("num_hidden_layers", {"n_layer"}).alias("state", {"d_state"});
+  fields.alias("hidden_size", {"n_embd", "d_model"})
+      .alias("num_hidden_layers", {"n_layer"})
+      .alias("state", {"d_state"});
   fields.required("hidden_size", &hidden, positive()).required("num_hidden_layers", &layers);
   EXPECT_TRUE(fields.ok());
   EXPECT_EQ(hidden, 8);
@@ -234,7 +243,8 @@ TEST(ConfigFile, WhatIsNoJsonIsToldWithItsPlace) {
     FAIL() << "did not throw";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig);
-    EXPECT_NE(std::string(error.what()).find("m/config.json: not valid JSON at line 2, column 6"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("m/config.json: not valid JSON at line 2, column 6"), std::string::npos)
+        << error.what();
   }
 }
 

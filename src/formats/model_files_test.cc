@@ -36,7 +36,7 @@ void write_shard(const std::string& path, const std::vector<std::pair<std::strin
   write_safetensors(path, outputs);
 }
 
-using ModelFolders = TemporaryFolder;
+class ModelFolders : public testing::Test, public TemporaryFolder {};
 
 TEST_F(ModelFolders, AFolderOrAFileInItNamesTheModel) {
   write("config.json", "{}");
@@ -74,7 +74,7 @@ TEST_F(ModelFolders, WhatIsNotThereIsToldWithWhatIs) {
   EXPECT_EQ(error_of([&] { resolve_model(at("model.gguf")); }).code(), ErrorCode::kUnsupported);
 }
 
-using WeightSources = TemporaryFolder;
+class WeightSources : public testing::Test, public TemporaryFolder {};
 
 TEST_F(WeightSources, OneFileIsRead) {
   write_shard(at("model.safetensors"), {{"b", 2}, {"a", 1}});
@@ -94,8 +94,9 @@ TEST_F(WeightSources, OneFileIsRead) {
 TEST_F(WeightSources, ShardsAreReadThroughTheirIndex) {
   write_shard(at("one.safetensors"), {{"a", 1}, {"not in the index", 9}});
   write_shard(at("two.safetensors"), {{"b", 2}, {"c", 3}});
-  write("model.safetensors.index.json",
-        R"({"metadata":{"total_size":12},"weight_map":{"a":"one.safetensors","c":"two.safetensors","b":"two.safetensors"}})");
+  write(
+      "model.safetensors.index.json",
+      R"({"metadata":{"total_size":12},"weight_map":{"a":"one.safetensors","c":"two.safetensors","b":"two.safetensors"}})");
   for (const std::string& path : {folder(), at("model.safetensors.index.json")}) {
     const SafetensorsSource source(path);
     EXPECT_EQ(source.names(), (std::vector<std::string>{"a", "b", "c"}));
@@ -113,7 +114,8 @@ TEST_F(WeightSources, AnIndexThatLiesIsRefused) {
     return error_of([&] { open_weights(folder()); });
   };
   EXPECT_TRUE(tells(refusal(R"({"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})"), "\"two.safetensors\""));
-  EXPECT_TRUE(tells(refusal(R"({"weight_map":{"a":"one.safetensors","b":"one.safetensors"}})"), "\"b\" in one.safetensors"));
+  EXPECT_TRUE(
+      tells(refusal(R"({"weight_map":{"a":"one.safetensors","b":"one.safetensors"}})"), "\"b\" in one.safetensors"));
   EXPECT_TRUE(tells(refusal(R"({"weight_map":{"a":"../one.safetensors"}})"), "a file in the same folder"));
   EXPECT_TRUE(tells(refusal(R"({"weight_map":{"a":"/etc/passwd"}})"), "a file in the same folder"));
   EXPECT_TRUE(tells(refusal(R"({"weight_map":{"a":3}})"), "found 3"));
@@ -143,7 +145,7 @@ TEST_F(WeightSources, PublishedCheckpointsAreRead) {
   EXPECT_GT(read, 0);
 }
 
-using GenerationConfigs = TemporaryFolder;
+class GenerationConfigs : public testing::Test, public TemporaryFolder {};
 
 TEST_F(GenerationConfigs, AFileThatIsNotThereIsFine) {
   const GenerationConfig config = read_generation_config(at("generation_config.json"));
@@ -152,7 +154,8 @@ TEST_F(GenerationConfigs, AFileThatIsNotThereIsFine) {
 }
 
 TEST_F(GenerationConfigs, ValuesAreRead) {
-  write("g.json", R"({"eos_token_id":[2,7],"bos_token_id":1,"do_sample":true,"temperature":0.7,"top_k":20,"top_p":0.8,"min_p":0,
+  write("g.json",
+        R"({"eos_token_id":[2,7],"bos_token_id":1,"do_sample":true,"temperature":0.7,"top_k":20,"top_p":0.8,"min_p":0,
                       "repetition_penalty":1.05,"pad_token_id":null,"transformers_version":"5"})");
   const GenerationConfig config = read_generation_config(at("g.json"));
   EXPECT_EQ(config.eos_token_id, (std::vector<int64_t>{2, 7}));

@@ -22,12 +22,13 @@ ModelFolder files_of(const std::string& folder) {
 
 void check_config(const ModelFolder& model, const std::string& path) {
   if (file_exists(model.config_path)) return;
-  const std::string what = path == model.folder ? fmt::format("the folder '{}'", path)
-                                                : fmt::format("the folder of '{}'", path);
-  throw make_error(ErrorCode::kNotFound,
-                   "{} has no config.json, so it is no Hugging Face model; it holds {}. Name a folder with config.json and "
-                   "model.safetensors",
-                   what, describe_folder(model.folder));
+  const std::string what =
+      path == model.folder ? fmt::format("the folder '{}'", path) : fmt::format("the folder of '{}'", path);
+  throw make_error(
+      ErrorCode::kNotFound,
+      "{} has no config.json, so it is no Hugging Face model; it holds {}. Name a folder with config.json and "
+      "model.safetensors",
+      what, describe_folder(model.folder));
 }
 
 void check_tokenizer(const ModelFolder& model, const std::string& path) {
@@ -59,9 +60,10 @@ ModelFolder resolve_model(const std::string& path, ModelNeeds needs) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
-    const std::string reason = error && error != std::errc::no_such_file_or_directory ? " (" + error.message() + ")" : "";
-    throw make_error(ErrorCode::kNotFound, "there is no model at '{}'{}: expected a folder with config.json, or a file in one",
-                     path, reason);
+    const std::string reason =
+        error && error != std::errc::no_such_file_or_directory ? " (" + error.message() + ")" : "";
+    throw make_error(ErrorCode::kNotFound,
+                     "there is no model at '{}'{}: expected a folder with config.json, or a file in one", path, reason);
   }
   ModelFolder model;
   if (fs::is_directory(status)) {

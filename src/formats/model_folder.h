@@ -20,8 +20,8 @@ enum class ModelNeeds {
   kTokenizer,  // a folder or file that has only a tokenizer is enough
 };
 
-// `path`: a folder, a .safetensors file, a config.json or a tokenizer.json. Throws Error(kNotFound) saying what was looked for
-// and what is there, Error(kUnsupported) for files of formats that are not read.
+// `path`: a folder, a .safetensors file, a config.json or a tokenizer.json. Throws Error(kNotFound) saying what was
+// looked for and what is there, Error(kUnsupported) for files of formats that are not read.
 ModelFolder resolve_model(const std::string& path, ModelNeeds needs = ModelNeeds::kConfig);
 
 // Names of a folder's entries, sorted, at most `limit`, as "a, b, c and 4 more": for messages.

@@ -82,7 +82,8 @@ class HeaderParser {
     std::memcpy(&length, file_.data(), sizeof length);
     const uint64_t rest = file_.size() - kLengthBytes;
     if (length > rest) {
-      throw wrong("its header should be {} bytes long, but only {} bytes follow (a download that broke off?)", length, rest);
+      throw wrong("its header should be {} bytes long, but only {} bytes follow (a download that broke off?)", length,
+                  rest);
     }
     if (length > kMostHeaderBytes) {
       throw wrong("its header is {} bytes long; the format allows {}", length, kMostHeaderBytes);
@@ -91,9 +92,11 @@ class HeaderParser {
   }
 
   void read_metadata(const Json& value) {
-    if (!value.is_object()) throw wrong("expected __metadata__ to be an object of strings, found {}", value.type_name());
+    if (!value.is_object())
+      throw wrong("expected __metadata__ to be an object of strings, found {}", value.type_name());
     for (const auto& [key, text] : value.as_object()) {
-      if (!text.is_string()) throw wrong("expected __metadata__ {} to be a string, found {}", quoted(key), text.type_name());
+      if (!text.is_string())
+        throw wrong("expected __metadata__ {} to be a string, found {}", quoted(key), text.type_name());
       header_.metadata.emplace_back(key, text.as_string());
     }
   }
@@ -108,7 +111,8 @@ class HeaderParser {
     std::vector<int64_t> sizes;
     for (const Json& item : list->as_array()) {
       if (!item.is_int() || item.as_int() < 0) {
-        throw wrong("tensor {}: expected integers from 0 to 2^63 - 1 in {}, found {}", quoted(name), key, quoted(item.dump()));
+        throw wrong("tensor {}: expected integers from 0 to 2^63 - 1 in {}, found {}", quoted(name), key,
+                    quoted(item.dump()));
       }
       sizes.push_back(item.as_int());
     }
@@ -117,7 +121,8 @@ class HeaderParser {
 
   SafetensorsEntry read_entry(const std::string& name, const Json& info) const {
     if (!info.is_object()) {
-      throw wrong("tensor {}: expected an object with dtype, shape and data_offsets, found {}", quoted(name), info.type_name());
+      throw wrong("tensor {}: expected an object with dtype, shape and data_offsets, found {}", quoted(name),
+                  info.type_name());
     }
     SafetensorsEntry entry;
     entry.name = name;
@@ -136,8 +141,8 @@ class HeaderParser {
 
   void check_entry(const SafetensorsEntry& entry) const {
     if (entry.begin > entry.end || entry.end > data_bytes_) {
-      throw wrong("tensor {}: its data_offsets are [{}, {}], but the data is {} bytes long{}", quoted(entry.name), entry.begin,
-                  entry.end, data_bytes_, entry.begin > entry.end ? "" : " (a download that broke off?)");
+      throw wrong("tensor {}: its data_offsets are [{}, {}], but the data is {} bytes long{}", quoted(entry.name),
+                  entry.begin, entry.end, data_bytes_, entry.begin > entry.end ? "" : " (a download that broke off?)");
     }
     int64_t count = 1;
     for (const int64_t size : entry.shape) {
@@ -148,8 +153,8 @@ class HeaderParser {
     if (!entry.dtype) return;
     int64_t bytes = 0;
     if (__builtin_mul_overflow(count, dtype_size(*entry.dtype), &bytes) || bytes != entry.end - entry.begin) {
-      throw wrong("tensor {}: {} elements of type {} do not fill its {} bytes", quoted(entry.name), count, entry.dtype_name,
-                  entry.end - entry.begin);
+      throw wrong("tensor {}: {} elements of type {} do not fill its {} bytes", quoted(entry.name), count,
+                  entry.dtype_name, entry.end - entry.begin);
     }
   }
 
@@ -163,7 +168,8 @@ class HeaderParser {
     for (const SafetensorsEntry& entry : entries) {
       if (entry.begin != covered) {
         throw wrong("tensor {} starts at byte {} of the data, {} byte {}", quoted(entry.name), entry.begin,
-                    entry.begin < covered ? "inside the tensor before it, which ends at" : "leaving a hole after", covered);
+                    entry.begin < covered ? "inside the tensor before it, which ends at" : "leaving a hole after",
+                    covered);
       }
       covered = entry.end;
     }
@@ -198,7 +204,8 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> file, std::string
   return HeaderParser(file, source).parse();
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path), header_(parse_safetensors(file_.bytes(), path)) {
+SafetensorsFile::SafetensorsFile(const std::string& path)
+    : file_(path), header_(parse_safetensors(file_.bytes(), path)) {
   index_.reserve(header_.entries.size());
   for (size_t i = 0; i < header_.entries.size(); ++i) index_.emplace(header_.entries[i].name, i);
 }
@@ -211,15 +218,16 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const noexc
 TensorView SafetensorsFile::get(std::string_view name) const {
   const SafetensorsEntry* entry = find(name);
   if (entry == nullptr) {
-    throw make_error(ErrorCode::kNotFound, "{}: there is no tensor {} among its {}", path(), quoted(name), header_.entries.size());
+    throw make_error(ErrorCode::kNotFound, "{}: there is no tensor {} among its {}", path(), quoted(name),
+                     header_.entries.size());
   }
   if (!entry->dtype) {
-    throw make_error(ErrorCode::kUnsupported, "{}: tensor {} is of type {}, which is not supported", path(), quoted(name),
-                     quoted(entry->dtype_name));
+    throw make_error(ErrorCode::kUnsupported, "{}: tensor {} is of type {}, which is not supported", path(),
+                     quoted(name), quoted(entry->dtype_name));
   }
   if (entry->shape.size() > static_cast<size_t>(kMaxRank)) {
-    throw make_error(ErrorCode::kUnsupported, "{}: tensor {} has {} dimensions; at most {} are supported", path(), quoted(name),
-                     entry->shape.size(), kMaxRank);
+    throw make_error(ErrorCode::kUnsupported, "{}: tensor {} has {} dimensions; at most {} are supported", path(),
+                     quoted(name), entry->shape.size(), kMaxRank);
   }
   const Shape shape{std::span<const int64_t>(entry->shape)};
   const std::byte* data = file_.bytes().data() + header_.data_offset + entry->begin;
@@ -339,7 +347,8 @@ void write_safetensors(const std::string& path, const std::vector<SafetensorsOut
       CountingWriter counting(out);
       tensor->write(counting);
       const int64_t expected = dtype_bytes(tensor->dtype, tensor->shape.count());
-      COLUBER_CHECK(counting.count() == expected, "tensor {} wrote {} bytes, not {}", tensor->name, counting.count(), expected);
+      COLUBER_CHECK(counting.count() == expected, "tensor {} wrote {} bytes, not {}", tensor->name, counting.count(),
+                    expected);
     }
   });
 }

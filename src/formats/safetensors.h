@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The safetensors format: 8 bytes of header length, a JSON header, then the tensors' bytes without gap or overlap. A reader
-// over a mapped file (views into the mapping, no copies) and a streaming writer. Every number of a header is checked before it
-// is used; a file that lies throws Error(kInvalidData) naming the file, the tensor and what does not fit. Reading is
-// thread-safe once opened.
+// The safetensors format: 8 bytes of header length, a JSON header, then the tensors' bytes without gap or overlap. A
+// reader over a mapped file (views into the mapping, no copies) and a streaming writer. Every number of a header is
+// checked before it is used; a file that lies throws Error(kInvalidData) naming the file, the tensor and what does not
+// fit. Reading is thread-safe once opened.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,9 @@ class SafetensorsFile {
   const std::vector<SafetensorsEntry>& entries() const noexcept { return header_.entries; }
   const std::vector<std::pair<std::string, std::string>>& metadata() const noexcept { return header_.metadata; }
   const SafetensorsEntry* find(std::string_view name) const noexcept;
-  // A row-major view, valid as long as the file object, aligned to its element size (a tensor that lies at an odd place in the
-  // file is copied once). Throws Error(kNotFound), or Error(kUnsupported) for a type or rank that is not supported.
+  // A row-major view, valid as long as the file object, aligned to its element size (a tensor that lies at an odd place
+  // in the file is copied once). Throws Error(kNotFound), or Error(kUnsupported) for a type or rank that is not
+  // supported.
   TensorView get(std::string_view name) const;
   // The tensor's pages may be dropped from memory; they are read from the file again when touched.
   void release(const TensorView& view) const noexcept;
@@ -63,7 +64,8 @@ class SafetensorsFile {
   mutable std::unordered_map<std::string_view, std::unique_ptr<std::byte[]>> aligned_copies_;
 };
 
-// A tensor to write: its values as a view, or, for what does not fit in memory at once, a function that appends its bytes.
+// A tensor to write: its values as a view, or, for what does not fit in memory at once, a function that appends its
+// bytes.
 struct SafetensorsOutput {
   std::string name;
   DType dtype = DType::kFloat32;
@@ -73,7 +75,8 @@ struct SafetensorsOutput {
   static SafetensorsOutput from_view(std::string name, const TensorView& view);  // the memory must outlive the writing
 };
 
-// Writes all or nothing (write_file_atomically). Throws Error(kInvalidArgument) for two tensors of one name, Error(kIo).
+// Writes all or nothing (write_file_atomically). Throws Error(kInvalidArgument) for two tensors of one name,
+// Error(kIo).
 void write_safetensors(const std::string& path, const std::vector<SafetensorsOutput>& tensors,
                        const std::vector<std::pair<std::string, std::string>>& metadata = {});
 

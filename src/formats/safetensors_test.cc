@@ -13,7 +13,8 @@
 namespace coluber {
 namespace {
 
-std::string file_bytes(const std::string& header, const std::string& data, std::optional<uint64_t> length = std::nullopt) {
+std::string file_bytes(const std::string& header, const std::string& data,
+                       std::optional<uint64_t> length = std::nullopt) {
   const uint64_t header_length = length.value_or(header.size());
   std::string bytes(reinterpret_cast<const char*>(&header_length), sizeof header_length);
   return bytes + header + data;
@@ -35,7 +36,8 @@ std::string refusal(const std::string& bytes) {
   return "";
 }
 
-std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape, const std::string& offsets) {
+std::string tensor(const std::string& name, const std::string& dtype, const std::string& shape,
+                   const std::string& offsets) {
   return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":[" + shape + "],\"data_offsets\":[" + offsets + "]}";
 }
 
@@ -58,26 +60,34 @@ std::vector<HostileCase> hostile_cases() {
       {"deep", file_bytes(std::string(500, '['), ""), "deeper than 128"},
       {"tensor is a number", file_bytes("{\"a\":1}", ""), "tensor \"a\": expected an object"},
       {"no dtype", file_bytes(R"({"a":{"shape":[1],"data_offsets":[0,4]}})", four), "dtype to be a string"},
-      {"no shape", file_bytes(R"({"a":{"dtype":"F32","data_offsets":[0,4]}})", four), "shape to be a list of integers, found none"},
+      {"no shape", file_bytes(R"({"a":{"dtype":"F32","data_offsets":[0,4]}})", four),
+       "shape to be a list of integers, found none"},
       {"no offsets", file_bytes(R"({"a":{"dtype":"F32","shape":[1]}})", four), "data_offsets to be a list"},
       {"one offset", file_bytes("{" + tensor("a", "F32", "1", "4") + "}", four), "expected 2 data_offsets, found 1"},
       {"negative size", file_bytes("{" + tensor("a", "F32", "-1", "0,4") + "}", four), "found \"-1\""},
-      {"size 2^63", file_bytes("{" + tensor("a", "U8", "9223372036854775808", "0,4") + "}", four), "from 0 to 2^63 - 1 in shape"},
+      {"size 2^63", file_bytes("{" + tensor("a", "U8", "9223372036854775808", "0,4") + "}", four),
+       "from 0 to 2^63 - 1 in shape"},
       {"size 1e300", file_bytes("{" + tensor("a", "U8", "1e300", "0,4") + "}", four), "from 0 to 2^63 - 1 in shape"},
       {"fraction", file_bytes("{" + tensor("a", "U8", "4.0", "0,4") + "}", four), "from 0 to 2^63 - 1 in shape"},
-      {"shape overflow", file_bytes("{" + tensor("a", "U8", "4294967296,4294967296", "0,4") + "}", four), "more elements than 2^63"},
-      {"byte overflow", file_bytes("{" + tensor("a", "F64", "2305843009213693952", "0,4") + "}", four), "do not fill its 4 bytes"},
+      {"shape overflow", file_bytes("{" + tensor("a", "U8", "4294967296,4294967296", "0,4") + "}", four),
+       "more elements than 2^63"},
+      {"byte overflow", file_bytes("{" + tensor("a", "F64", "2305843009213693952", "0,4") + "}", four),
+       "do not fill its 4 bytes"},
       {"negative offset", file_bytes("{" + tensor("a", "U8", "4", "-4,0") + "}", four), "in data_offsets"},
       {"begin after end", file_bytes("{" + tensor("a", "U8", "4", "4,0") + "}", four), "data_offsets are [4, 0]"},
       {"beyond the data", file_bytes("{" + tensor("a", "U8", "5", "0,5") + "}", four), "the data is 4 bytes long"},
-      {"bytes too few", file_bytes("{" + tensor("a", "F32", "2", "0,4") + "}", four), "2 elements of type F32 do not fill its 4 bytes"},
+      {"bytes too few", file_bytes("{" + tensor("a", "F32", "2", "0,4") + "}", four),
+       "2 elements of type F32 do not fill its 4 bytes"},
       {"overlap", file_bytes("{" + tensor("a", "U8", "3", "0,3") + "," + tensor("b", "U8", "2", "2,4") + "}", four),
        "tensor \"b\" starts at byte 2 of the data, inside"},
-      {"same place", file_bytes("{" + tensor("a", "U8", "4", "0,4") + "," + tensor("b", "U8", "4", "0,4") + "}", four), "inside"},
-      {"hole", file_bytes("{" + tensor("a", "U8", "1", "0,1") + "," + tensor("b", "U8", "1", "3,4") + "}", four), "leaving a hole"},
+      {"same place", file_bytes("{" + tensor("a", "U8", "4", "0,4") + "," + tensor("b", "U8", "4", "0,4") + "}", four),
+       "inside"},
+      {"hole", file_bytes("{" + tensor("a", "U8", "1", "0,1") + "," + tensor("b", "U8", "1", "3,4") + "}", four),
+       "leaving a hole"},
       {"hole at the start", file_bytes("{" + tensor("a", "U8", "3", "1,4") + "}", four), "leaving a hole"},
       {"rest", file_bytes("{" + tensor("a", "U8", "1", "0,1") + "}", four), "end at byte 1 of the data, which is 4"},
-      {"duplicate", file_bytes("{" + tensor("a", "U8", "4", "0,4") + "," + tensor("a", "U8", "4", "0,4") + "}", four), "occurs twice"},
+      {"duplicate", file_bytes("{" + tensor("a", "U8", "4", "0,4") + "," + tensor("a", "U8", "4", "0,4") + "}", four),
+       "occurs twice"},
       {"metadata is a list", file_bytes(R"({"__metadata__":[]})", ""), "__metadata__ to be an object"},
       {"metadata of numbers", file_bytes(R"({"__metadata__":{"k":1}})", ""), "__metadata__ \"k\" to be a string"},
   };
@@ -92,12 +102,13 @@ TEST(SafetensorsHeader, LiesAreRefusedWithWhatDoesNotFit) {
 
 TEST(SafetensorsHeader, LongerThanTheFormatAllowsIsRefused) {
   // Length alone decides: the JSON is never looked at.
-  EXPECT_NE(refusal(file_bytes(std::string(100'000'001, ' '), "")).find("the format allows 100000000"), std::string::npos);
+  EXPECT_NE(refusal(file_bytes(std::string(100'000'001, ' '), "")).find("the format allows 100000000"),
+            std::string::npos);
 }
 
 TEST(SafetensorsHeader, EveryTruncationOfAFileIsRefused) {
-  const std::string whole =
-      file_bytes("{" + tensor("a", "F32", "2,2", "0,16") + "," + tensor("b", "U8", "3", "16,19") + "}  ", std::string(19, '\2'));
+  const std::string whole = file_bytes(
+      "{" + tensor("a", "F32", "2,2", "0,16") + "," + tensor("b", "U8", "3", "16,19") + "}  ", std::string(19, '\2'));
   EXPECT_EQ(parse(whole).entries.size(), 2U);
   for (size_t size = 0; size < whole.size(); ++size) refusal(whole.substr(0, size));
 }
@@ -115,11 +126,12 @@ TEST(SafetensorsHeader, EntriesComeInTheOrderOfTheirBytes) {
   EXPECT_EQ(header.metadata[0].second, "pt");
 }
 
-using SafetensorsFiles = TemporaryFolder;
+class SafetensorsFiles : public testing::Test, public TemporaryFolder {};
 
-constexpr DType kStored[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat8E4M3,
-                             DType::kFloat8E5M2, DType::kFloat8E8M0, DType::kInt64, DType::kInt32, DType::kInt16,
-                             DType::kInt8, DType::kUInt64, DType::kUInt32, DType::kUInt16, DType::kUInt8, DType::kBool};
+constexpr DType kStored[] = {DType::kFloat64,    DType::kFloat32,    DType::kFloat16,    DType::kBFloat16,
+                             DType::kFloat8E4M3, DType::kFloat8E5M2, DType::kFloat8E8M0, DType::kInt64,
+                             DType::kInt32,      DType::kInt16,      DType::kInt8,       DType::kUInt64,
+                             DType::kUInt32,     DType::kUInt16,     DType::kUInt8,      DType::kBool};
 
 TEST_F(SafetensorsFiles, EveryTypeIsReadBackAsWritten) {
   std::vector<std::vector<std::byte>> memory;
@@ -132,7 +144,8 @@ TEST_F(SafetensorsFiles, EveryTypeIsReadBackAsWritten) {
   }
   write_safetensors(at("a.safetensors"), tensors, {{"steps", "7"}, {"note", "quote \" and \n"}});
   const SafetensorsFile file(at("a.safetensors"));
-  EXPECT_EQ(file.metadata(), (std::vector<std::pair<std::string, std::string>>{{"steps", "7"}, {"note", "quote \" and \n"}}));
+  EXPECT_EQ(file.metadata(),
+            (std::vector<std::pair<std::string, std::string>>{{"steps", "7"}, {"note", "quote \" and \n"}}));
   for (size_t i = 0; i < memory.size(); ++i) {
     const TensorView view = file.get(tensors[i].name);
     EXPECT_EQ(view.dtype, kStored[i]);
@@ -150,8 +163,10 @@ TEST_F(SafetensorsFiles, StridedAndStreamedTensorsAreWrittenRowMajor) {
   SafetensorsOutput streamed{"streamed", DType::kFloat32, Shape{3, 4}, [&values](FileWriter& out) {
                                for (const float& value : values) out.append(std::as_bytes(std::span(&value, 1)));
                              }};
-  SafetensorsOutput scalar = SafetensorsOutput::from_view("scalar", TensorView::contiguous(&values[5], DType::kFloat32, Shape{}));
-  SafetensorsOutput none = SafetensorsOutput::from_view("none", TensorView::contiguous(nullptr, DType::kInt64, Shape{0, 3}));
+  SafetensorsOutput scalar =
+      SafetensorsOutput::from_view("scalar", TensorView::contiguous(&values[5], DType::kFloat32, Shape{}));
+  SafetensorsOutput none =
+      SafetensorsOutput::from_view("none", TensorView::contiguous(nullptr, DType::kInt64, Shape{0, 3}));
   write_safetensors(at("a"), {SafetensorsOutput::from_view("transposed", transposed), streamed, scalar, none});
   const SafetensorsFile file(at("a"));
   EXPECT_EQ(to_float_vector(file.get("transposed")), (std::vector<float>{0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11}));
@@ -162,7 +177,8 @@ TEST_F(SafetensorsFiles, StridedAndStreamedTensorsAreWrittenRowMajor) {
 }
 
 TEST_F(SafetensorsFiles, ATensorThatWritesAnotherSizeLeavesNoFile) {
-  const SafetensorsOutput lies{"x", DType::kFloat32, Shape{3}, [](FileWriter& out) { out.append(std::string_view("four")); }};
+  const SafetensorsOutput lies{"x", DType::kFloat32, Shape{3},
+                               [](FileWriter& out) { out.append(std::string_view("four")); }};
   EXPECT_THROW(write_safetensors(at("a"), {lies}), Error);
   EXPECT_FALSE(file_exists(at("a")));
   EXPECT_THROW(write_safetensors(at("a"), {lies, lies}), Error);
@@ -199,7 +215,8 @@ TEST_F(SafetensorsFiles, UnknownTypesAndRanksAreRefusedOnlyWhenAskedFor) {
     return Error(ErrorCode::kOk, "");
   };
   EXPECT_EQ(refused("fp4").code(), ErrorCode::kUnsupported);
-  EXPECT_NE(std::string(refused("fp4").what()).find("\"fp4\" is of type \"F4\""), std::string::npos) << refused("fp4").what();
+  EXPECT_NE(std::string(refused("fp4").what()).find("\"fp4\" is of type \"F4\""), std::string::npos)
+      << refused("fp4").what();
   EXPECT_EQ(refused("deep").code(), ErrorCode::kUnsupported);
   EXPECT_EQ(refused("absent").code(), ErrorCode::kNotFound);
   EXPECT_EQ(file.find("absent"), nullptr);
@@ -208,7 +225,8 @@ TEST_F(SafetensorsFiles, UnknownTypesAndRanksAreRefusedOnlyWhenAskedFor) {
 TEST_F(SafetensorsFiles, ReleasedPagesAreReadAgain) {
   std::vector<float> values(100000);
   std::iota(values.begin(), values.end(), 0.0F);
-  write_safetensors(at("a"), {SafetensorsOutput::from_view("t", TensorView::contiguous(values.data(), DType::kFloat32, Shape{100000}))});
+  write_safetensors(at("a"), {SafetensorsOutput::from_view(
+                                 "t", TensorView::contiguous(values.data(), DType::kFloat32, Shape{100000}))});
   const SafetensorsFile file(at("a"));
   const TensorView view = file.get("t");
   file.will_need();

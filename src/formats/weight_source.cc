@@ -17,7 +17,9 @@ constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 
 std::string beside(const std::string& folder, std::string_view name) {
-  return folder.empty() ? std::string(name) : folder.ends_with('/') ? folder + std::string(name) : folder + "/" + std::string(name);
+  return folder.empty()          ? std::string(name)
+         : folder.ends_with('/') ? folder + std::string(name)
+                                 : folder + "/" + std::string(name);
 }
 
 // The index may only name files of its own folder: it is somebody else's text.
@@ -33,14 +35,18 @@ std::map<std::string, std::string> read_weight_map(const std::string& path) {
   const Json index = read_json_file(path);
   const Json* map = index.find("weight_map");
   if (map == nullptr || !map->is_object() || map->as_object().empty()) {
-    throw make_error(ErrorCode::kInvalidData, "{}: expected an object weight_map from tensor names to shard files, found {}", path,
-                     map == nullptr ? "none" : map->is_object() ? "an empty one" : map->type_name());
+    throw make_error(ErrorCode::kInvalidData,
+                     "{}: expected an object weight_map from tensor names to shard files, found {}", path,
+                     map == nullptr     ? "none"
+                     : map->is_object() ? "an empty one"
+                                        : map->type_name());
   }
   std::map<std::string, std::string> shards;
   for (const auto& [name, file] : map->as_object()) {
     if (!file.is_string() || !is_plain_file_name(file.as_string())) {
-      throw make_error(ErrorCode::kInvalidData, "{}: tensor {}: expected the name of a file in the same folder, found {}", path,
-                       quoted(name), file.dump());
+      throw make_error(ErrorCode::kInvalidData,
+                       "{}: tensor {}: expected the name of a file in the same folder, found {}", path, quoted(name),
+                       file.dump());
     }
     shards.emplace(name, file.as_string());
   }
@@ -77,10 +83,11 @@ SafetensorsSource::SafetensorsSource(const std::string& path) : path_(path) {
     open_sharded(index);
     return;
   } else {
-    throw make_error(ErrorCode::kNotFound,
-                     "the folder '{}' has neither {} nor {}; it holds {}. Weights in other formats must be converted to "
-                     "safetensors first",
-                     path, kSingle, kIndex, describe_folder(path));
+    throw make_error(
+        ErrorCode::kNotFound,
+        "the folder '{}' has neither {} nor {}; it holds {}. Weights in other formats must be converted to "
+        "safetensors first",
+        path, kSingle, kIndex, describe_folder(path));
   }
   for (const SafetensorsEntry& entry : files_.front()->entries()) by_name_.emplace(entry.name, files_.front().get());
 }
@@ -102,8 +109,8 @@ void SafetensorsSource::open_sharded(const std::string& index_path) {
     place->second = files_.back().get();
   }
   if (!missing_files.empty()) {
-    throw make_error(ErrorCode::kNotFound, "{}: shards that it names are not there: {} (an incomplete download?)", index_path,
-                     missing_files.text());
+    throw make_error(ErrorCode::kNotFound, "{}: shards that it names are not there: {} (an incomplete download?)",
+                     index_path, missing_files.text());
   }
   Listing missing_tensors;
   for (const auto& [name, file] : shards) {
@@ -112,8 +119,9 @@ void SafetensorsSource::open_sharded(const std::string& index_path) {
     by_name_.emplace(name, shard);
   }
   if (!missing_tensors.empty()) {
-    throw make_error(ErrorCode::kInvalidData, "{}: tensors are not in the shards that it names: {} (files of two downloads?)",
-                     index_path, missing_tensors.text());
+    throw make_error(ErrorCode::kInvalidData,
+                     "{}: tensors are not in the shards that it names: {} (files of two downloads?)", index_path,
+                     missing_tensors.text());
   }
 }
 
@@ -122,8 +130,8 @@ bool SafetensorsSource::contains(std::string_view name) const { return by_name_.
 TensorView SafetensorsSource::get(std::string_view name) const {
   const auto found = by_name_.find(std::string(name));
   if (found == by_name_.end()) {
-    throw make_error(ErrorCode::kNotFound, "{}: there is no tensor {} among its {}", describe(), quoted(std::string(name)),
-                     by_name_.size());
+    throw make_error(ErrorCode::kNotFound, "{}: there is no tensor {} among its {}", describe(),
+                     quoted(std::string(name)), by_name_.size());
   }
   return found->second->get(name);
 }
@@ -142,6 +150,8 @@ void SafetensorsSource::release(const TensorView& view) const noexcept {
   for (const auto& file : files_) file->release(view);
 }
 
-std::unique_ptr<WeightSource> open_weights(const std::string& path) { return std::make_unique<SafetensorsSource>(path); }
+std::unique_ptr<WeightSource> open_weights(const std::string& path) {
+  return std::make_unique<SafetensorsSource>(path);
+}
 
 }  // namespace coluber

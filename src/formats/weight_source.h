@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tensors of a checkpoint by name: one safetensors file, or shards with an index. Views point into the mapped files, so a
-// model larger than memory can be opened, and nothing is converted. Thread-safe once opened.
+// The tensors of a checkpoint by name: one safetensors file, or shards with an index. Views point into the mapped
+// files, so a model larger than memory can be opened, and nothing is converted. Thread-safe once opened.
 #pragma once
 
 #include <memory>
@@ -17,8 +17,8 @@ namespace coluber {
 
 class SafetensorsSource final : public WeightSource {
  public:
-  // `path`: a folder with model.safetensors or model.safetensors.index.json, a .safetensors file, or an index file. Throws
-  // Error(kNotFound) where there are no weights, Error(kInvalidData) where the index and its shards disagree.
+  // `path`: a folder with model.safetensors or model.safetensors.index.json, a .safetensors file, or an index file.
+  // Throws Error(kNotFound) where there are no weights, Error(kInvalidData) where the index and its shards disagree.
   explicit SafetensorsSource(const std::string& path);
 
   bool contains(std::string_view name) const override;

@@ -33,7 +33,8 @@ std::string_view forced_implementation(std::string_view operation) {
     const size_t equals = item.find('=');
     if (equals == std::string_view::npos || equals == 0 || equals + 1 == item.size()) {
       throw make_error(ErrorCode::kInvalidArgument,
-                       "COLUBER_FORCE_IMPL has the item '{}'; expected OPERATION=IMPLEMENTATION, separated by commas", item);
+                       "COLUBER_FORCE_IMPL has the item '{}'; expected OPERATION=IMPLEMENTATION, separated by commas",
+                       item);
     }
     if (item.substr(0, equals) == operation) found = item.substr(equals + 1);
   }
@@ -46,13 +47,13 @@ size_t find_forced(std::string_view operation, std::string_view forced, std::spa
   if (found == names.end()) {
     std::string known;
     for (const char* name : names) known += (known.empty() ? "" : ", ") + std::string(name);
-    throw make_error(ErrorCode::kInvalidArgument, "COLUBER_FORCE_IMPL asks for {}={}; expected one of {}", operation, forced,
-                     known);
+    throw make_error(ErrorCode::kInvalidArgument, "COLUBER_FORCE_IMPL asks for {}={}; expected one of {}", operation,
+                     forced, known);
   }
   const auto index = static_cast<size_t>(found - names.begin());
   if (isas[index] > isa) {
-    throw make_error(ErrorCode::kInvalidArgument, "COLUBER_FORCE_IMPL asks for {}={}, which needs {}; this run has {}", operation,
-                     forced, isa_name(isas[index]), isa_name(isa));
+    throw make_error(ErrorCode::kInvalidArgument, "COLUBER_FORCE_IMPL asks for {}={}, which needs {}; this run has {}",
+                     operation, forced, isa_name(isas[index]), isa_name(isa));
   }
   return index;
 }
@@ -77,7 +78,8 @@ size_t select_candidate(std::string_view operation, std::span<const char* const>
 std::vector<Selection> selected_implementations() {
   const std::lock_guard lock(selections().mutex);
   std::vector<Selection> result;
-  for (const auto& [operation, implementation] : selections().by_operation) result.push_back({operation, implementation});
+  for (const auto& [operation, implementation] : selections().by_operation)
+    result.push_back({operation, implementation});
   return result;
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An operation is a contract (args struct and function type), a table of candidates, best first, and one chosen candidate.
-// Selection happens once, at the first use, is logged, and can be forced: COLUBER_FORCE_IMPL=selective_scan=ref,gemm=avx2.
-// Tests and benchmarks walk `candidates()`; `selected_implementations()` lists what has been chosen so far.
+// An operation is a contract (args struct and function type), a table of candidates, best first, and one chosen
+// candidate. Selection happens once, at the first use, is logged, and can be forced:
+// COLUBER_FORCE_IMPL=selective_scan=ref,gemm=avx2. Tests and benchmarks walk `candidates()`;
+// `selected_implementations()` lists what has been chosen so far.
 #pragma once
 
 #include <mutex>

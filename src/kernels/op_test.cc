@@ -60,7 +60,8 @@ TEST_F(OperationChoice, RecordsWhatItChose) {
   force("test_recorded=ref");
   make("test_recorded")(1);
   const std::vector<Selection> all = selected_implementations();
-  const auto found = std::find_if(all.begin(), all.end(), [](const Selection& s) { return s.operation == "test_recorded"; });
+  const auto found =
+      std::find_if(all.begin(), all.end(), [](const Selection& s) { return s.operation == "test_recorded"; });
   ASSERT_NE(found, all.end());
   EXPECT_EQ(found->implementation, "ref");
 }

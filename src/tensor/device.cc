@@ -47,7 +47,8 @@ class CpuDevice final : public Device {
     COLUBER_CHECK(bytes > 0, "{} bytes to reserve", bytes);
     // One slab more than asked for, so that the range can start at a large page; the edges are given back at once.
     const int64_t padded = bytes + kSlabBytes;
-    void* memory = ::mmap(nullptr, static_cast<size_t>(padded), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory =
+        ::mmap(nullptr, static_cast<size_t>(padded), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) throw_memory("reserve addresses for", bytes, errno);
     const auto start = reinterpret_cast<uintptr_t>(memory);
     const uintptr_t base = (start + kSlabBytes - 1) / kSlabBytes * kSlabBytes;
@@ -71,7 +72,8 @@ class CpuDevice final : public Device {
   }
   void unmap(void* address, int64_t bytes) noexcept override {
     // A fresh inaccessible mapping in its place returns the memory and keeps the addresses ours.
-    ::mmap(address, static_cast<size_t>(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    ::mmap(address, static_cast<size_t>(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
+           0);
   }
 };
 

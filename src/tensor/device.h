@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where memory lives and copies run. The CPU implementation is here; a CUDA one fills the same seam from its own library.
+// Where memory lives and copies run. The CPU implementation is here; a CUDA one fills the same seam from its own
+// library.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,7 @@ class Device {
   virtual int64_t slab_bytes() const noexcept = 0;
   virtual void* reserve(int64_t bytes) = 0;
   virtual void release(void* base, int64_t bytes) noexcept = 0;
-  virtual void map(void* address, int64_t bytes) = 0;    // throws Error(kOutOfMemory)
+  virtual void map(void* address, int64_t bytes) = 0;  // throws Error(kOutOfMemory)
   virtual void unmap(void* address, int64_t bytes) noexcept = 0;
 };
 

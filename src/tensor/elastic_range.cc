@@ -34,8 +34,8 @@ bool ElasticRange::is_mapped(int64_t offset, int64_t bytes) const noexcept {
 }
 
 void ElasticRange::map(int64_t offset, int64_t bytes) {
-  COLUBER_CHECK(offset >= 0 && bytes >= 0 && offset <= max_bytes_ - bytes, "offset {}, {} bytes, range of {}", offset, bytes,
-                max_bytes_);
+  COLUBER_CHECK(offset >= 0 && bytes >= 0 && offset <= max_bytes_ - bytes, "offset {}, {} bytes, range of {}", offset,
+                bytes, max_bytes_);
   if (bytes == 0) return;
   const int64_t last = (offset + bytes - 1) / slab_bytes_;
   for (int64_t slab = offset / slab_bytes_; slab <= last;) {
@@ -52,8 +52,8 @@ void ElasticRange::map(int64_t offset, int64_t bytes) {
 }
 
 void ElasticRange::unmap(int64_t offset, int64_t bytes) {
-  COLUBER_CHECK(offset >= 0 && bytes >= 0 && offset <= max_bytes_ - bytes, "offset {}, {} bytes, range of {}", offset, bytes,
-                max_bytes_);
+  COLUBER_CHECK(offset >= 0 && bytes >= 0 && offset <= max_bytes_ - bytes, "offset {}, {} bytes, range of {}", offset,
+                bytes, max_bytes_);
   const int64_t stop = (offset + bytes) / slab_bytes_;
   for (int64_t slab = (offset + slab_bytes_ - 1) / slab_bytes_; slab < stop;) {
     int64_t end = slab;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One contiguous virtual range whose physical memory is mapped and given back in slabs, so that `base + index * stride` stays
-// valid while the memory behind it grows and shrinks. Owns the range. Not thread-safe.
+// One contiguous virtual range whose physical memory is mapped and given back in slabs, so that `base + index * stride`
+// stays valid while the memory behind it grows and shrinks. Owns the range. Not thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,8 @@ Shape::Shape(std::initializer_list<int64_t> sizes) : Shape(std::span(sizes.begin
 
 Shape::Shape(std::span<const int64_t> sizes) {
   if (sizes.size() > static_cast<size_t>(kMaxRank)) {
-    throw make_error(ErrorCode::kInvalidArgument, "a shape of {} dimensions; at most {} are supported", sizes.size(), kMaxRank);
+    throw make_error(ErrorCode::kInvalidArgument, "a shape of {} dimensions; at most {} are supported", sizes.size(),
+                     kMaxRank);
   }
   for (const int64_t size : sizes) {
     if (size < 0) throw make_error(ErrorCode::kInvalidArgument, "a shape with the negative size {}", size);
@@ -40,7 +41,9 @@ std::string Shape::to_string() const {
   return text + "]";
 }
 
-bool Shape::operator==(const Shape& other) const noexcept { return std::equal(begin(), end(), other.begin(), other.end()); }
+bool Shape::operator==(const Shape& other) const noexcept {
+  return std::equal(begin(), end(), other.begin(), other.end());
+}
 
 Shape contiguous_strides(const Shape& shape) {
   Shape strides = shape;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scratch memory of one step: a bump arena. Grows while sizes are new (warm-up), then never again: `reset` folds what was
-// needed into one block. Not thread-safe: taken by the step's thread before a parallel loop, used inside it.
+// Scratch memory of one step: a bump arena. Grows while sizes are new (warm-up), then never again: `reset` folds what
+// was needed into one block. Not thread-safe: taken by the step's thread before a parallel loop, used inside it.
 #pragma once
 
 #include <cstddef>

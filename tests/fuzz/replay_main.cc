@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs a fuzz entry point without libFuzzer: over every file of the folders (or each file) named, and over changed copies of
-// it: truncated, with bits flipped and bytes replaced. The changes depend on nothing but the file, so a failure comes back.
+// Runs a fuzz entry point without libFuzzer: over every file of the folders (or each file) named, and over changed
+// copies of it: truncated, with bits flipped and bytes replaced. The changes depend on nothing but the file, so a
+// failure comes back.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -37,7 +38,8 @@ void run(const Bytes& bytes) {
 
 Bytes changed(const Bytes& original, uint64_t* state) {
   // What parsers trip over: boundary numbers, brackets, quotes, escapes.
-  static constexpr uint8_t kBytes[] = {0x00, 0xff, 0x7f, 0x80, '0', '9', '-', '.', 'e', '"', '\\', '[', ']', '{', '}', ',', ':', ' '};
+  static constexpr uint8_t kBytes[] = {0x00, 0xff, 0x7f, 0x80, '0', '9', '-', '.', 'e',
+                                       '"',  '\\', '[',  ']',  '{', '}', ',', ':', ' '};
   Bytes bytes = original;
   if (next_random(state) % 4 == 0) bytes.resize(next_random(state) % (bytes.size() + 1));
   const uint64_t num_edits = 1 + next_random(state) % 4;
@@ -45,10 +47,18 @@ Bytes changed(const Bytes& original, uint64_t* state) {
     const size_t at = next_random(state) % bytes.size();
     const uint64_t value = next_random(state);
     switch (next_random(state) % 4) {
-      case 0: bytes[at] ^= static_cast<uint8_t>(1U << (value % 8)); break;
-      case 1: bytes[at] = kBytes[value % std::size(kBytes)]; break;
-      case 2: bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(at), kBytes[value % std::size(kBytes)]); break;
-      default: bytes.erase(bytes.begin() + static_cast<std::ptrdiff_t>(at)); break;
+      case 0:
+        bytes[at] ^= static_cast<uint8_t>(1U << (value % 8));
+        break;
+      case 1:
+        bytes[at] = kBytes[value % std::size(kBytes)];
+        break;
+      case 2:
+        bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(at), kBytes[value % std::size(kBytes)]);
+        break;
+      default:
+        bytes.erase(bytes.begin() + static_cast<std::ptrdiff_t>(at));
+        break;
     }
   }
   return bytes;
