@@ -99,7 +99,6 @@ LinearAttentionConfig linear_config(const MiniMaxConfig& c, int64_t layer) {
   linear.head_dim = c.head_dim;
   linear.layer = layer;
   linear.num_layers = c.num_hidden_layers;
-  linear.norm_eps = c.rms_norm_eps;
   return linear;
 }
 
