@@ -82,9 +82,11 @@ void AddedTokens::build(Matcher& matcher, bool normalized, const Normalizer* nor
       if (normalized && normalizer != nullptr) {
         if (auto done = normalizer->apply(text, at_origin); !done) throw Error(ErrorCode::kInvalidData, done.error().message);
       }
+      const int32_t id = id_of(token.content);
+      decoded_[id] = text;
       if (text.empty()) continue;
       texts.push_back(std::move(text));
-      ids.push_back(id_of(token.content));
+      ids.push_back(id);
     }
   }
   std::vector<std::pair<std::string_view, int32_t>> keys;

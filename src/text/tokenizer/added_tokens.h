@@ -49,6 +49,8 @@ class AddedTokens {
   bool any(bool normalized) const noexcept { return matcher(normalized).any; }
 
   const std::unordered_map<int32_t, AddedToken>& by_id() const noexcept { return by_id_; }
+  // The text that decoders get for an added token: its content, normalized where the token is. Call after `finish`.
+  const std::string& decoded_text(int32_t id) const { return decoded_.at(id); }
   int32_t id_of(const std::string& content) const noexcept;
   bool is_special(const std::string& content) const noexcept { return special_.contains(content); }
 
@@ -65,6 +67,7 @@ class AddedTokens {
   std::unordered_map<std::string, int32_t> ids_;
   std::unordered_map<int32_t, AddedToken> by_id_;
   std::unordered_set<std::string> special_;
+  std::unordered_map<int32_t, std::string> decoded_;
   int32_t highest_id_ = -1;
   Matcher plain_;
   Matcher normalized_;

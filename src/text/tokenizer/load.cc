@@ -111,10 +111,13 @@ void Tokenizer::Impl::index_tokens() {
   for (const auto& [id, token] : added.by_id()) end = std::max(end, id + 1);
   tokens.resize(static_cast<size_t>(end));
   for (int32_t id = 0; id < vocab.end_id(); ++id) {
-    if (vocab.contains(id)) tokens[static_cast<size_t>(id)] = {vocab.token(id), true, added.is_special(std::string(vocab.token(id)))};
+    if (!vocab.contains(id)) continue;
+    const bool special = added.is_special(std::string(vocab.token(id)));
+    tokens[static_cast<size_t>(id)] = {vocab.token(id), true, special, special};
   }
   for (const auto& [id, token] : added.by_id()) {
-    tokens[static_cast<size_t>(id)] = {token.content, true, added.is_special(token.content)};
+    const std::string& text = added.decoded_text(id);
+    tokens[static_cast<size_t>(id)] = {text, true, added.is_special(token.content), added.is_special(text)};
   }
   vocab_size = std::count_if(tokens.begin(), tokens.end(), [](const TokenInfo& token) { return token.known; });
 }

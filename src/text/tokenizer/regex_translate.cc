@@ -22,8 +22,10 @@ constexpr const char* kSpaces =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr const char* kNotSpaces =
     R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
+// Latin-1 digits count as word characters, but not inside a class: so Oniguruma does it.
+constexpr const char* kLatinWordExtras = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
 constexpr const char* kWordExtras =
-    R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
+    R"(\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
 
 std::string hex_escape(uint32_t code_point) { return fmt::format("\\x{{{:x}}}", code_point); }
 
@@ -39,9 +41,9 @@ std::string property_items(std::string_view name) {
   return items;
 }
 
-std::string word_items() {
+std::string word_items(bool in_class) {
   return property_items("L") + property_items("M") + property_items("Nd") + property_items("Nl") + property_items("Pc") +
-         kWordExtras;
+         kWordExtras + (in_class ? "" : kLatinWordExtras);
 }
 
 struct NamedSet {
@@ -59,7 +61,7 @@ constexpr NamedSet kNamedSets[] = {
 std::string posix_items(std::string_view name) {
   if (name == "alpha") return property_items("L") + property_items("Nl") + "\\p{Alphabetic}";
   if (name == "alnum") return property_items("L") + property_items("Nl") + "\\p{Alphabetic}" + property_items("Nd");
-  if (name == "word") return word_items();
+  if (name == "word") return word_items(true);
   if (name == "space") return kSpaces;
   for (const NamedSet& set : kNamedSets) {
     if (name == set.name) return set.items;
@@ -251,7 +253,7 @@ class Translator {
       const char* boundary = kind == 'b' ? "(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))"
                                         : "(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))";
       out_ += fmt::format(fmt::runtime(boundary),
-                          word_items());
+                          word_items(false));
       return;
     }
     if (std::strchr("AzZGK", kind) != nullptr && kind != '\0') {
@@ -275,12 +277,12 @@ class Translator {
       return atom(kind == 'O' ? kAnyCharacter : "[^\\n]");
     }
     CharacterSet set;
-    class_escape(set);
+    class_escape(set, false);
     atom(emit(set));
   }
 
   // An escape that stands for characters, at `\`; adds it to the set.
-  void class_escape(CharacterSet& set) {
+  void class_escape(CharacterSet& set, bool in_class) {
     const char kind = peek(1);
     switch (kind) {
       case '\0': return set_error("it ends with a backslash");
@@ -288,8 +290,8 @@ class Translator {
       case 'D': return class_items(set, property_items("Nd"), true);
       case 's': return class_items(set, kSpaces, false);
       case 'S': return class_items(set, kNotSpaces, false);
-      case 'w': return class_items(set, word_items(), false);
-      case 'W': return class_items(set, word_items(), true);
+      case 'w': return class_items(set, word_items(in_class), false);
+      case 'W': return class_items(set, word_items(in_class), true);
       case 'h': return class_items(set, "0-9a-fA-F", false);
       case 'H': return class_items(set, "0-9a-fA-F", true);
       case 'p':
@@ -330,7 +332,7 @@ class Translator {
     for (const LongCategory& entry : kLongCategories) {
       if (plain == entry.name) return add_items(set, property_items(entry.category), negated);
     }
-    const std::string posix = posix_items(plain);
+    const std::string posix = plain == "word" ? word_items(false) : plain == "punct" ? property_items("P") : posix_items(plain);
     if (!posix.empty()) return add_items(set, posix, negated);
     std::string canonical(name);
     if (plain.size() <= 2 && !plain.empty()) {
@@ -457,7 +459,7 @@ class Translator {
       }
       return;
     }
-    if (peek() == '\\' && std::strchr("dDsSwWhHpP", peek(1)) != nullptr && peek(1) != '\0') return class_escape(set);
+    if (peek() == '\\' && std::strchr("dDsSwWhHpP", peek(1)) != nullptr && peek(1) != '\0') return class_escape(set, true);
     if (peek() == '\\' && peek(1) == '\0') return set_error("it ends with a backslash");
     const uint32_t low = peek() == '\\' ? escaped_code_point() : literal_code_point();
     const bool ranged = peek() == '-' && peek(1) != ']' && peek(1) != '\0' && peek(1) != '[' &&

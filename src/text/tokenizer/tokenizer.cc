@@ -117,7 +117,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_to
   for (const int32_t id : ids) {
     if (!contains(id)) continue;
     const Impl::TokenInfo& token = impl_->tokens[static_cast<size_t>(id)];
-    if (!skip_special_tokens || !token.special) stream.push(token.text);
+    if (!skip_special_tokens || !token.skipped) stream.push(token.text);
   }
   stream.finish();
   return stream.take();
@@ -143,13 +143,14 @@ std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const noex
 
 std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
   if (!contains(id)) return std::nullopt;
+  if (const auto found = impl_->added.by_id().find(id); found != impl_->added.by_id().end()) return found->second.content;
   return std::string(impl_->tokens[static_cast<size_t>(id)].text);
 }
 
 std::string Tokenizer::token_bytes(int32_t id) const {
   if (!contains(id)) return {};
   const std::string_view text = impl_->tokens[static_cast<size_t>(id)].text;
-  if (impl_->added.by_id().contains(id)) return std::string(text);
+  if (const auto found = impl_->added.by_id().find(id); found != impl_->added.by_id().end()) return found->second.content;
   std::string bytes;
   if (impl_->byte_level) {
     if (append_letter_bytes(bytes, text)) return bytes;
@@ -192,7 +193,7 @@ DetokenizeStream& DetokenizeStream::operator=(DetokenizeStream&&) noexcept = def
 std::string DetokenizeStream::push(int32_t id) {
   if (!tokenizer_->contains(id)) return {};
   const Tokenizer::Impl::TokenInfo& token = tokenizer_->impl_->tokens[static_cast<size_t>(id)];
-  if (skip_special_tokens_ && token.special) return {};
+  if (skip_special_tokens_ && token.skipped) return {};
   stream_->push(token.text);
   return stream_->take();
 }

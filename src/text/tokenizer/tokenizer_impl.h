@@ -32,9 +32,10 @@ class ScratchPool {
 
 struct Tokenizer::Impl {
   struct TokenInfo {
-    std::string_view text;
+    std::string_view text;  // what decoders get
     bool known = false;
     bool special = false;
+    bool skipped = false;  // left out where special tokens are skipped: `text` is that of a special token
   };
 
   std::string source;
