@@ -21,13 +21,6 @@ constexpr std::array<std::string_view, 11> kDictMethods = {"clear", "copy", "fro
 constexpr std::array<std::string_view, 2> kLoopMethods = {"cycle", "changed"};
 constexpr std::array<std::string_view, 2> kCyclerMethods = {"next", "reset"};
 
-[[noreturn]] void unsafe(const Value& self, std::string_view name) {
-  raise(FaultKind::kSecurity,
-        "access to attribute '{}' of '{}' object is unsafe: values cannot be changed in a chat template; make a new one, as in "
-        "{{% set x = x + [item] %}}",
-        name, type_name(self));
-}
-
 Value call_sequence(Heap& heap, const Value& self, std::string_view name, const Args& args) {
   const Values& items = self.items();
   if (name == "copy") return heap.list(items);
@@ -77,6 +70,18 @@ Value call_dict(Heap& heap, const Value& self, std::string_view name, const Args
 
 }  // namespace
 
+bool changes_object(const Value& self, std::string_view name) noexcept {
+  if (self.is_list()) return name != "copy" && among(kListOnly, name);
+  return self.is_dict() && (name == "clear" || name == "pop" || name == "popitem" || name == "setdefault" || name == "update");
+}
+
+std::string unsafe_message(const Value& self, std::string_view name) {
+  return fmt::format(
+      "access to attribute '{}' of '{}' object is unsafe: values cannot be changed in a chat template; make a new one, as in "
+      "{{% set x = x + [item] %}}",
+      name, type_name(self));
+}
+
 bool has_method(const Value& self, std::string_view name) noexcept {
   switch (self.kind()) {
     case Kind::kString:
@@ -105,18 +110,17 @@ bool has_method(const Value& self, std::string_view name) noexcept {
 Value call_method(Interpreter& in, const Value& self, std::string_view name, const Args& args) {
   Heap& heap = in.heap();
   heap.step();
+  if (changes_object(self, name)) raise(FaultKind::kSecurity, "{}", unsafe_message(self, name));
   switch (self.kind()) {
     case Kind::kString:
       return call_string_method(in, self, name, args);
     case Kind::kList:
-      if (name != "copy" && among(kListOnly, name)) unsafe(self, name);
       return call_sequence(heap, self, name, args);
     case Kind::kTuple:
       return call_sequence(heap, self, name, args);
     case Kind::kView:
       return call_sequence(heap, heap.list(self.view().items), name, args);
     case Kind::kDict:
-      if (name == "clear" || name == "pop" || name == "popitem" || name == "setdefault" || name == "update") unsafe(self, name);
       return call_dict(heap, self, name, args);
     case Kind::kInt:
     case Kind::kBool: {

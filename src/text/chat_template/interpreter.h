@@ -43,6 +43,7 @@ struct Scope {
 struct Namespace : Object {
   std::vector<std::pair<std::string, Value>> attributes;
   std::string_view type_name() const noexcept override { return "jinja2.utils.Namespace"; }
+  void append_repr(std::string* out, Heap& heap, int depth) const override;
   Value* find(std::string_view name) {
     for (auto& [word, value] : attributes) {
       if (word == name) return &value;
@@ -56,6 +57,7 @@ struct Macro : Object {
   const Body* body = nullptr;
   Scope* scope = nullptr;
   std::string_view type_name() const noexcept override { return "jinja2.runtime.Macro"; }
+  void append_repr(std::string* out, Heap& heap, int depth) const override;
   bool callable() const noexcept override { return true; }
 };
 
@@ -71,6 +73,7 @@ struct BoundMethod : Object {
   Value self;
   std::string name;
   std::string_view type_name() const noexcept override { return "builtin_function_or_method"; }
+  void append_repr(std::string* out, Heap& heap, int depth) const override;
   bool callable() const noexcept override { return true; }
 };
 
@@ -99,6 +102,7 @@ struct Loop : Object {
   std::optional<Values> changed;
   Scope* scope = nullptr;  // around the loop
   std::string_view type_name() const noexcept override { return "jinja2.runtime.LoopContext"; }
+  void append_repr(std::string* out, Heap& heap, int depth) const override;
   bool callable() const noexcept override { return true; }
 };
 

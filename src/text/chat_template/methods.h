@@ -4,7 +4,10 @@
 // refused, as in the sandbox in which chat templates run.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "text/chat_template/interpreter.h"
 #include "text/chat_template/value.h"
@@ -13,6 +16,10 @@ namespace coluber::jinja {
 
 bool has_method(const Value& self, std::string_view name) noexcept;
 Value call_method(Interpreter& in, const Value& self, std::string_view name, const Args& args);
+
+// Methods that would change a list or a dictionary, and what is said of their use.
+bool changes_object(const Value& self, std::string_view name) noexcept;
+std::string unsafe_message(const Value& self, std::string_view name);
 
 bool has_string_method(std::string_view name) noexcept;
 Value call_string_method(Interpreter& in, const Value& self, std::string_view name, const Args& args);

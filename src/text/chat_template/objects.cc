@@ -10,6 +10,26 @@
 
 namespace coluber::jinja {
 
+void Namespace::append_repr(std::string* out, Heap& heap, int depth) const {
+  *out += "<Namespace {";
+  for (size_t i = 0; i < attributes.size(); ++i) {
+    *out += (i > 0 ? ", " : "") + string_repr(attributes[i].first) + ": ";
+    jinja::append_repr(out, attributes[i].second, heap, depth + 1);
+  }
+  *out += "}>";
+}
+
+void Loop::append_repr(std::string* out, Heap&, int) const {
+  // Python would count a filtered loop by running it to its end; the number of elements is near enough for a debug print.
+  *out += fmt::format("<LoopContext {}/{}>", index0 + 1, length < 0 ? static_cast<int64_t>(items.size()) : length);
+}
+
+void Macro::append_repr(std::string* out, Heap&, int) const { *out += "<Macro " + string_repr(signature->name) + ">"; }
+
+void BoundMethod::append_repr(std::string* out, Heap&, int) const {
+  *out += fmt::format("<built-in method {} of {} object>", name, jinja::type_name(self));
+}
+
 namespace {
 
 [[noreturn]] void undefined_used(const Value& value) { raise(FaultKind::kUndefined, "{}", value.undefined_message()); }
@@ -110,6 +130,7 @@ Value Interpreter::object_attribute(const Value& object, std::string_view name, 
     return cycler->items[cycler->at];
   }
   if (object.is_group() && (name == "grouper" || name == "list")) return object.items()[name == "list" ? 1 : 0];
+  if (changes_object(object, name)) return make_undefined(unsafe_message(object, name));
   if (has_method(object, name)) {
     BoundMethod* method = own<BoundMethod>();
     method->self = object;

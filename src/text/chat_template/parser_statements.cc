@@ -15,6 +15,14 @@ std::unique_ptr<Program> parse_program(std::string_view source) {
   return program;
 }
 
+namespace {
+
+bool assigns(const Target& target, NameId name) {
+  return target.name == name || std::any_of(target.items.begin(), target.items.end(), [name](const Target& item) { return assigns(item, name); });
+}
+
+}  // namespace
+
 void Parser::parse() { parse_body(&program_->body, {}); }
 
 Stmt& Parser::add(Body* body, StmtKind kind) {
@@ -122,6 +130,7 @@ void Parser::parse_for(Body* body) {
   Stmt& stmt = add(body, StmtKind::kFor);
   const bool outer = may_be_skipped_;
   stmt.targets.push_back(parse_target(false, "in"));
+  if (assigns(stmt.targets[0], program_->loop)) error("cannot assign to the special variable 'loop' as the target of a loop");
   expect_name("in");
   stmt.exprs.push_back(parse_tuple(false, false, "recursive"));
   may_be_skipped_ = false;
@@ -210,6 +219,9 @@ void Parser::parse_signature(Signature* signature) {
       parameter.fallback = parse_expression();
     } else if (!signature->parameters.empty() && signature->parameters.back().fallback != nullptr) {
       error(fmt::format("the parameter '{}' without a default follows one with a default", parameter.word), line);
+    }
+    if (parameter.name == program_->caller && parameter.fallback == nullptr) {
+      error("the special parameter 'caller' must be left out or have a default", line);
     }
     signature->parameters.push_back(std::move(parameter));
   }

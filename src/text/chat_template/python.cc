@@ -356,11 +356,15 @@ void append_repr(std::string* out, const Value& value, Heap& heap, int depth) {
       *out += "])";
       break;
     case Kind::kIterator:
-    case Kind::kObject:
       *out += fmt::format("<{} object>", type_name(value));
+      break;
+    case Kind::kObject:
+      value.object()->append_repr(out, heap, depth);
       break;
   }
 }
+
+void Object::append_repr(std::string* out, Heap&, int) const { *out += fmt::format("<{} object>", type_name()); }
 
 void append_str(Text* out, const Value& value, Heap& heap) {
   if (value.is_string()) {

@@ -131,7 +131,7 @@ class PercentFormatter {
       if (percent < format_.size()) directive();
       heap_.check_text(static_cast<int64_t>(out_.size()));
     }
-    if (!named_ && used_ < available() && !values_.is_dict() && !(values_.is_list() && used_ == 0)) {
+    if (!named_ && used_ < available() && !values_.is_dict() && !values_.is_undefined() && !(values_.is_list() && used_ == 0)) {
       raise_type("not all arguments converted during string formatting");
     }
     return std::move(out_);
@@ -390,6 +390,12 @@ class BraceFormatter {
     const bool real_type = std::string_view("eEfFgG%").find(spec.type) != std::string_view::npos && spec.type != '\0';
     if (value.is_integral() && !(value.is_bool() && spec.type == 's')) {
       if (real_type) return format_real(heap, value.real(), spec);
+      if (spec.type == 'c') {
+        if (value.integer() < 0 || value.integer() > 0x10FFFF || (value.integer() >> 11) == 0x1B) raise_type("%c arg not in range(0x110000)");
+        std::string c;
+        append_char(&c, static_cast<char32_t>(value.integer()));
+        return format_text(heap, c, spec);
+      }
       if (spec.type != '\0' && std::string_view("dnxXob").find(spec.type) == std::string_view::npos) {
         raise_type("Unknown format code '{}' for object of type 'int'", spec.type);
       }

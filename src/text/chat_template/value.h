@@ -17,6 +17,7 @@
 
 namespace coluber::jinja {
 
+class Heap;
 class Value;
 using Values = std::vector<Value>;
 
@@ -106,6 +107,7 @@ struct Object {
   virtual ~Object() = default;
   virtual std::string_view type_name() const noexcept = 0;
   virtual bool callable() const noexcept { return false; }
+  virtual void append_repr(std::string* out, Heap& heap, int depth) const;  // "<type object>"
 };
 
 struct Undefined {
