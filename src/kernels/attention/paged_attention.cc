@@ -17,6 +17,7 @@ namespace {
 // head dim of 128.
 constexpr int64_t kSplitVectors = 2048;
 constexpr int64_t kWaveVectors = 8192;
+constexpr int64_t kWaveSegments = 64;  // of one tile
 
 struct Plan {
   AttentionTile* tiles = nullptr;
@@ -129,7 +130,8 @@ void run_whole_tiles(const PagedAttentionArgs& args, const Plan& plan, ThreadPoo
 template <AttendSegmentFunction attend, FoldPartialFunction fold, FinishTileFunction finish>
 void run_split_tiles(const PagedAttentionArgs& args, const Plan& plan, ThreadPool& pool, Workspace& workspace) {
   const int64_t vectors = plan.vectors, head_dim = args.kv.head_dim, tiles = plan.num_tiles;
-  const int64_t wave = std::clamp<int64_t>(kWaveVectors / (tiles * vectors), 1, plan.max_segments);
+  // Not bounded by this step's context: a growing one must not ask for more scratch step by step.
+  const int64_t wave = std::clamp<int64_t>(kWaveVectors / (tiles * vectors), 1, kWaveSegments);
   const AttentionPartial sums = take_partials(tiles, vectors, head_dim, workspace);
   const AttentionPartial nexts = take_partials(tiles * wave, vectors, head_dim, workspace);
   const ThreadScratch scratch(args, vectors, pool.size(), workspace);

@@ -192,6 +192,23 @@ TEST(PagedAttention, ThreadsPageSizesAndNeighboursChangeNoBit) {
   });
 }
 
+TEST(PagedAttention, ContextsFoldedInSeveralWavesKeepTheirBits) {
+  ThreadPool pool(3);
+  const Sizes sizes{.num_heads = 64, .num_kv_heads = 1, .head_dim = 4};
+  const int64_t rows = 32, width = sizes.num_heads * sizes.head_dim;
+  const std::vector<int32_t> ones(static_cast<size_t>(rows), 1), lengths(static_cast<size_t>(rows), 2600);
+  Pages pages(sizes, std::vector<int64_t>(static_cast<size_t>(rows), 2600));
+  pages.store_all(pool);
+  const std::vector<float> q = random_floats(rows * width, -2, 2, 6);
+  for_each_simd_candidate([&](PagedAttentionFunction f) {
+    const std::vector<float> all = attend(f, sizes, pages, ones, lengths, q, pool);
+    const std::vector<float> first = attend(f, sizes, pages, {1}, {2600}, q, pool);
+    EXPECT_TRUE(std::equal(first.begin(), first.end(), all.begin()));
+    const std::vector<float> exact = attend(&paged_attention_ref, sizes, pages, {1}, {2600}, q, pool);
+    expect_close(first, exact, kPagedAttentionTolerance, "against the reference");
+  });
+}
+
 TEST(PagedAttention, PaddedTokensAndRowsWithoutKeysGiveZero) {
   ThreadPool pool(2);
   const Sizes sizes;
