@@ -19,6 +19,7 @@ constexpr const char* kColors[] = {"\033[36m", "\033[33m", "\033[35m", "\033[32m
 constexpr const char* kPlain = "\033[0m";
 constexpr size_t kNumGlyphs = std::size(kGlyphs);
 constexpr int kBarCells = 48;
+constexpr int64_t kLongestDrawn = 1 << 20;
 
 std::string bytes_text(int64_t bytes) {
   const double value = static_cast<double>(bytes);
@@ -83,8 +84,9 @@ class Painter {
                    facts.kv_bytes_per_token == 0 ? ", whatever its length" : "");
     output().print("Attention, a token {}\n",
                    facts.kv_bytes_per_token == 0 ? "nothing" : bytes_text(facts.kv_bytes_per_token));
-    output().print("Context            {} tokens{}\n", facts.max_model_len,
-                   info.max_position_embeddings == 0 ? " (the model sets no limit)" : "");
+    output().print("Context            {}\n", info.max_position_embeddings == 0 && facts.max_model_len > kLongestDrawn
+                                                  ? "the model sets no limit"
+                                                  : fmt::format("{} tokens", facts.max_model_len));
     output().print("Prefill checkpoint {}\n\n",
                    facts.prefill_checkpoint_alignment
                        ? fmt::format("every {} tokens", *facts.prefill_checkpoint_alignment)
@@ -93,9 +95,12 @@ class Painter {
 
   // One bar a context length: weights, then what the sequence keeps.
   void memory(const ModelFacts& facts) const {
+    // A model without a limit is drawn up to a million tokens.
+    const int64_t longest =
+        facts.info.max_position_embeddings == 0 ? std::min(facts.max_model_len, kLongestDrawn) : facts.max_model_len;
     std::vector<int64_t> lengths;
-    for (int64_t tokens = 1024; tokens < facts.max_model_len; tokens *= 4) lengths.push_back(tokens);
-    lengths.push_back(facts.max_model_len);
+    for (int64_t tokens = 1024; tokens < longest; tokens *= 4) lengths.push_back(tokens);
+    lengths.push_back(longest);
     const int64_t weights = facts.info.weight_bytes;
     const double most = static_cast<double>(std::max<int64_t>(1, weights + facts.cache_bytes(lengths.back())));
     output().print("Memory against context, one sequence   {} weights  {} states and attention\n", bar(0, 1),
