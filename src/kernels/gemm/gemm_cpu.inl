@@ -277,6 +277,7 @@ void widen_block(Panel<Stored> panel, int64_t count, int64_t columns, float* out
     const typename Stored::Element* from = panel.data + j * Stored::kElements;
     for (int64_t i = 0; i < count; i += kPairs ? 2 : 1, from += panel.width * Stored::kElements) {
       float* to = out + i * columns;
+      prefetch(reinterpret_cast<const char*>(from) + kPrefetchBytes);
       for (int64_t x = 0; x < columns; x += kLanes) {
         if constexpr (std::is_same_v<Stored, WeightF32>) {
           store(to + x, load(from + x));
@@ -322,7 +323,10 @@ void run_block(const GemmArgs& args, const Operand<W>& operand, int64_t p, int64
   const Panel<Stored> stored = panel_of<Stored>(*args.w, p);
   const bool whole = stored.width == PackedMatrix::kPanel;
   const int64_t columns = whole ? kTileVectors * kLanes : PackedMatrix::kPanelStep;
-  const int64_t tiles = (row_end - row_begin + kTileRows - 1) / kTileRows * (stored.width / columns);
+  // Tiles of equal height: 8 rows are 4 and 4, not 6 and 2.
+  const int64_t rows_of_tiles = (row_end - row_begin + kTileRows - 1) / kTileRows;
+  const int64_t height = (row_end - row_begin + rows_of_tiles - 1) / rows_of_tiles;
+  const int64_t tiles = rows_of_tiles * (stored.width / columns);
   for (int64_t k = 0; k < operand.k; k += operand.block_k) {
     const int64_t count = std::min(operand.block_k, operand.k - k);
     const typename Stored::Element* block = stored.data + k / kDepth * stored.width * Stored::kElements;
@@ -338,16 +342,18 @@ void run_block(const GemmArgs& args, const Operand<W>& operand, int64_t p, int64
       } else {
         slice.panel = {scratch.widened + j * count, columns};
       }
-      for (int64_t row = row_begin; row < row_end; row += kTileRows) {
+      for (int64_t row = row_begin; row < row_end; row += height) {
         slice.a = a + row * operand.lda;
         slice.row = row;
         slice.partial = scratch.partial + (row - row_begin) * PackedMatrix::kPanel + j;
-        const int64_t rows = std::min<int64_t>(kTileRows, row_end - row);
+        const int64_t rows = std::min(height, row_end - row);
         fetcher.fetch();
-        if (whole) {
-          run_rows<W, kTileVectors, false>(slice, rows);
-        } else {
+        if (!whole) {
           run_rows<W, kStepVectors, false>(slice, rows);
+        } else if (kInPlace && row == row_begin) {
+          run_rows<W, kTileVectors, kInPlace>(slice, rows);  // the first to read the block
+        } else {
+          run_rows<W, kTileVectors, false>(slice, rows);
         }
       }
     }
