@@ -11,10 +11,12 @@
 namespace coluber {
 namespace {
 
-constexpr size_t kMaxNormalizedBytes = size_t{1} << 28;  // replacements that feed each other grow without end
+// Replacements that feed each other grow without end; no honest normalizer needs so much room.
+size_t max_normalized_bytes(size_t text_bytes) { return (size_t{8} << 20) + 32 * text_bytes; }
 
-tl::unexpected<Failure> too_long(size_t bytes) {
-  return fail(ErrorCode::kInvalidArgument, "the normalizer makes {} bytes of the text, the limit is {}", bytes, kMaxNormalizedBytes);
+tl::unexpected<Failure> too_long(size_t bytes, size_t text_bytes) {
+  return fail(ErrorCode::kInvalidArgument, "the normalizer makes {} bytes of a text of {} bytes, the limit is {}", bytes, text_bytes,
+              max_normalized_bytes(text_bytes));
 }
 
 // Maps every character with `map(out, code_point)`, which appends what replaces it.
@@ -36,9 +38,10 @@ class Sequence final : public Normalizer {
  public:
   explicit Sequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
   Result<void> apply(std::string& text, bool& at_origin) const override {
+    const size_t text_bytes = text.size();
     for (const auto& step : steps_) {
       if (auto done = step->apply(text, at_origin); !done) return done;
-      if (text.size() > kMaxNormalizedBytes) return too_long(text.size());
+      if (text.size() > max_normalized_bytes(text_bytes)) return too_long(text.size(), text_bytes);
     }
     return {};
   }
@@ -135,7 +138,9 @@ class Replace final : public Normalizer {
     std::vector<Span> matches;
     if (auto done = pattern_.find_all(text, matches); !done) return done;
     if (matches.empty()) return {};
-    if (content_.size() > kMaxNormalizedBytes / matches.size()) return too_long(content_.size() * matches.size());
+    if (content_.size() > max_normalized_bytes(text.size()) / matches.size()) {
+      return too_long(content_.size() * matches.size(), text.size());
+    }
     std::string out;
     out.reserve(text.size() + matches.size() * content_.size());
     size_t at = 0;
