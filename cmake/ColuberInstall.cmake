@@ -18,6 +18,7 @@ endforeach()
 list(REMOVE_DUPLICATES COLUBER_PACKAGE_LIBS)
 # Headers alone, which nothing needs once the archive is compiled.
 list(REMOVE_ITEM COLUBER_PACKAGE_LIBS nlohmann_json::nlohmann_json PkgConfig::xxhash)
+list(JOIN COLUBER_PACKAGE_LIBS " " COLUBER_PACKAGE_LIBS)
 
 install(TARGETS coluber_archive ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/coluber DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
