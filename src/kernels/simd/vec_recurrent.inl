@@ -40,8 +40,8 @@ COLUBER_INLINE Vec scale_by_low_bits(Vec p, Vec m) {
 }
 #endif
 
-// 2^x for x <= 0: 12 operations against exp2v's 24. Within 1.7e-7, exact at 0; below -126 it stays at 2^-126; NaN goes
-// through.
+// 2^x for x <= 0: 12 operations against exp2v's 24. Within 1.7e-7, exact at 0; below -126 it stays at 2^-126. A NaN
+// comes out as NaN only where its low bits are 0, as those of the processor's own results are.
 COLUBER_INLINE Vec exp2_decay(Vec x) {
   x = max(set1(-126.0f), x);
   const Vec magic = set1(12582912.0f);  // 1.5 * 2^23: the sum's low bits are round(x)
