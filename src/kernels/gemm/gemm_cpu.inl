@@ -365,9 +365,13 @@ void run_block(const GemmArgs& args, const Operand<W>& operand, int64_t p, int64
 template <typename W>
 Operand<W> make_blocks(const Operand<W>& whole, int64_t m, int64_t panels, ThreadPool& pool, Workspace& workspace) {
   constexpr int64_t kFewestPanels = 4;
-  const int64_t blocks = (whole.k + kBlockK - 1) / kBlockK;
+  // With few rows each widened value is read so seldom that it must still be in the first-level cache
+  // (measured on bfloat16, 8 rows: 1.5 times the speed).
+  constexpr int64_t kFewRows = 4 * kTileRows, kShortBlockK = 64;
+  const int64_t longest = m <= kFewRows ? kShortBlockK : kBlockK;
+  const int64_t blocks = (whole.k + longest - 1) / longest;
   const int64_t block_k = ((whole.k + blocks - 1) / blocks + 1) / 2 * 2;
-  if (panels < kFewestPanels || blocks == 1) return {whole.a, whole.lda, whole.k, block_k, block_k};
+  if (panels < kFewestPanels || blocks == 1 || m <= kFewRows) return {whole.a, whole.lda, whole.k, block_k, block_k};
   using A = typename W::A;
   A* copy = workspace.take<A>(blocks * m * block_k);
   pool.parallel_for(m, 8, [&](int64_t begin, int64_t end, int) {
