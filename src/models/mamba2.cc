@@ -119,10 +119,10 @@ class Mamba2 final : public Model {
     for (size_t i = 0; i < layers_.size(); ++i) {
       layers_[i]->norm.forward(batch, x, tokens, normed);
       layers_[i]->mixer.forward(batch, normed, x, /*accumulate=*/true);
-      if (i + 1 < layers_.size()) batch.record_hidden(static_cast<int>(i), x, d);
+      batch.record_hidden(static_cast<int>(i), x, d);
     }
     norm_f_.forward(batch, x, tokens, normed);
-    batch.record_hidden(static_cast<int>(layers_.size()) - 1, normed, d);
+    batch.record_hidden(static_cast<int>(layers_.size()), normed, d);
     lm_head_.forward(batch, normed);
   }
 

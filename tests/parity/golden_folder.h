@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct Folder {
   std::vector<int64_t> prompt_lengths;
   int64_t states_prompt = 17;
 };
+
+// How a failing test names the folder.
+inline void PrintTo(const Folder& folder, std::ostream* os) { *os << folder.path; }  // NOLINT(readability-identifier-naming)
 
 // Every folder with golden.json and config.json, by name; the main copy in tests/data wins.
 std::vector<Folder> find_folders();
