@@ -302,7 +302,7 @@ int bench_command(const std::vector<std::string>& args) {
   const double prefills_per_second = report.prompt_tps.median / (batch * static_cast<double>(options.prompt));
   report.prefill_roofline = prefill_flops(info, options) * prefills_per_second / 1e9 / report.fma_gflops;
   if (options.json) {
-    output().write(report_json(report, options).dump() + "\n");
+    output().write(json_line(report_json(report, options)));
   } else {
     print_report(report, options);
   }

@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "coluber/engine.h"
 
 namespace coluber::cli {
@@ -57,6 +58,9 @@ std::string read_stdin(size_t max_bytes = size_t{1} << 30);
 bool read_stdin_line(std::string* line);
 // True where the next line has been read already, so that `read_stdin_line` will not wait.
 bool stdin_line_is_buffered() noexcept;
+
+// A result as one line of JSON. ASCII only: U+2028 and its like end a line for some readers.
+std::string json_line(const Json& value);
 
 bool stdin_is_terminal() noexcept;
 bool stdout_is_terminal() noexcept;

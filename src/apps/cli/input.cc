@@ -152,6 +152,8 @@ bool read_stdin_line(std::string* line) {
   }
 }
 
+std::string json_line(const Json& value) { return value.dump(-1, true) + "\n"; }
+
 bool stdin_line_is_buffered() noexcept {
   return g_line_buffer.bytes.find('\n', g_line_buffer.line_start) != std::string::npos;
 }

@@ -182,7 +182,7 @@ int inspect_command(const std::vector<std::string>& args) {
   const ModelDescription description = describe_model(options);
   const ModelFacts facts = gather_facts(description.model->info(), *description.config);
   if (json) {
-    output().write(facts_json(facts).dump() + "\n");
+    output().write(json_line(facts_json(facts)));
     return 0;
   }
   const Painter painter(stdout_is_terminal() && std::getenv("NO_COLOR") == nullptr);

@@ -285,7 +285,7 @@ int run_command(const std::vector<std::string>& args) {
   if (options.json) {
     std::optional<Json> logprobs;
     if (sampling.logprobs) logprobs = logprobs_json(*engine, model, generated);
-    output().write(result_json(*engine, ids, generated, timings, logprobs).dump() + "\n");
+    output().write(json_line(result_json(*engine, ids, generated, timings, logprobs)));
   } else {
     output().write("\n");
   }

@@ -106,7 +106,7 @@ void render_lines(const TemplateRenderer& renderer) {
     } catch (const Error& error) {
       answer = Json(Json::Object{{"error", std::string(error.what())}});
     }
-    output().write(answer.dump() + "\n");
+    output().write(json_line(answer));
     if (!stdin_line_is_buffered()) output().flush();
   }
 }

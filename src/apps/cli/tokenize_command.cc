@@ -53,7 +53,7 @@ void answer_lines(std::string_view command, const Answer& answer) {
       if (!request.is_object()) {
         throw make_error(ErrorCode::kInvalidArgument, "expected an object, found {}", request.type_name());
       }
-      output().write(answer(request).dump() + "\n");
+      output().write(json_line(answer(request)));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kIo) throw;
       throw make_error(ErrorCode::kInvalidArgument, "{}: line {} of the input: {}", command, number, error.what());
