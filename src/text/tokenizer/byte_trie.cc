@@ -2,6 +2,7 @@
 #include "text/tokenizer/byte_trie.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace coluber {
 namespace {
@@ -40,7 +41,17 @@ uint32_t ByteTrie::find_base(const std::vector<unsigned char>& labels) {
 }
 
 void ByteTrie::build(std::vector<std::pair<std::string_view, int32_t>> keys) {
-  std::stable_sort(keys.begin(), keys.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  // Sorted through an order, so that equal keys stay in theirs.
+  std::vector<uint32_t> order(keys.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    const int compared = keys[a].first.compare(keys[b].first);
+    return compared != 0 ? compared < 0 : a < b;
+  });
+  std::vector<std::pair<std::string_view, int32_t>> sorted;
+  sorted.reserve(keys.size());
+  for (const uint32_t at : order) sorted.push_back(keys[at]);
+  keys.swap(sorted);
   units_[0].parent = kFree - 1;  // in use, and nobody's child
   std::vector<Branch> branches = {{0, keys.size(), 0, 0}};
   std::vector<unsigned char> labels;

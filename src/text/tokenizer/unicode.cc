@@ -87,19 +87,27 @@ void decompose(std::string_view text, utf8proc_option_t options, std::vector<utf
   }
 }
 
-// Sorted by us, as the library's exchange sort is quadratic on a long run of marks.
+// Sorted by us, as the library's exchange sort is quadratic on a long run of marks. The order must be stable, so positions break ties.
 void order_marks(std::vector<utf8proc_int32_t>& points) {
-  const auto class_of = [](utf8proc_int32_t point) { return combining_class(static_cast<uint32_t>(point)); };
+  struct Mark {
+    int combining_class;
+    size_t at;
+    utf8proc_int32_t point;
+  };
+  std::vector<Mark> marks;
   for (size_t i = 0; i < points.size();) {
-    if (class_of(points[i]) == 0) {
-      ++i;
-      continue;
+    marks.clear();
+    size_t end = i;
+    for (int found; end < points.size() && (found = combining_class(static_cast<uint32_t>(points[end]))) != 0; ++end) {
+      marks.push_back({found, end, points[end]});
     }
-    size_t end = i + 1;
-    while (end < points.size() && class_of(points[end]) != 0) ++end;
-    std::stable_sort(points.begin() + static_cast<std::ptrdiff_t>(i), points.begin() + static_cast<std::ptrdiff_t>(end),
-                     [&](utf8proc_int32_t a, utf8proc_int32_t b) { return class_of(a) < class_of(b); });
-    i = end;
+    if (marks.size() > 1) {
+      std::sort(marks.begin(), marks.end(), [](const Mark& a, const Mark& b) {
+        return a.combining_class != b.combining_class ? a.combining_class < b.combining_class : a.at < b.at;
+      });
+      for (size_t k = 0; k < marks.size(); ++k) points[i + k] = marks[k].point;
+    }
+    i = end + 1;
   }
 }
 
