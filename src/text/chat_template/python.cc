@@ -111,11 +111,14 @@ bool equal(const Value& a, const Value& b, int depth) {
     case Kind::kNone:
       return true;
     case Kind::kString:
+      if (a.str().size() == b.str().size()) a.text().charge.step(a.str().size() / 256);
       return a.str() == b.str();
     case Kind::kList:
     case Kind::kTuple:
+      a.list().charge.step(1 + a.items().size() / 4);
       return a.identity() == b.identity() || equal_items(a.items(), b.items(), depth);
     case Kind::kDict:
+      a.dict().charge.step(1 + a.dict().entries.size() / 4);
       return a.identity() == b.identity() || equal_dicts(a.dict(), b.dict(), depth);
     case Kind::kView:
       if (a.view().type != b.view().type || a.view().type == "dict_values") return a.identity() == b.identity();
@@ -152,6 +155,7 @@ bool less(const Value& a, const Value& b, std::string_view op) {
   if (a.is_string() && b.is_string()) return a.str() < b.str();  // UTF-8 sorts as its code points do
   if (a.kind() == b.kind() && (a.is_list() || a.is_tuple())) {
     const Values &x = a.items(), &y = b.items();
+    a.list().charge.step(1);
     for (size_t i = 0; i < x.size() && i < y.size(); ++i) {
       if (!equal(x[i], y[i])) return less(x[i], y[i], op);
     }
@@ -177,8 +181,10 @@ size_t hash_of(const Value& value) {
       return std::hash<double>{}(real);
     }
     case Kind::kString:
+      value.text().charge.step(value.str().size() / 256);
       return std::hash<std::string_view>{}(value.str());
     case Kind::kTuple: {
+      value.list().charge.step(1 + value.items().size());
       size_t seed = 0x9e3779b9;
       for (const Value& item : value.items()) seed = seed * 31 + hash_of(item);
       return seed;
@@ -201,16 +207,19 @@ bool contains(const Value& haystack, const Value& needle) {
     case Kind::kString:
       if (needle.is_undefined()) raise(FaultKind::kUndefined, "{}", needle.undefined_message());
       if (!needle.is_string()) raise_type("'in <string>' requires string as left operand, not {}", type_name(needle));
+      haystack.text().charge.step(haystack.str().size() / 256);
       return haystack.str().find(needle.str()) != std::string::npos;
     case Kind::kDict:
       return haystack.dict().find(needle) != nullptr;
     case Kind::kList:
     case Kind::kTuple:
+      haystack.list().charge.step(haystack.items().size() / 4);
       for (const Value& item : haystack.items()) {
         if (equal(item, needle)) return true;
       }
       return false;
     case Kind::kView:
+      haystack.view().charge.step(haystack.view().items.size() / 4);
       for (const Value& item : haystack.view().items) {
         if (equal(item, needle)) return true;
       }
@@ -403,6 +412,7 @@ bool any_input(const Value& value) {
       return value.text().any_input();
     case Kind::kList:
     case Kind::kTuple:
+      value.list().charge.step(1);
       return any(value.items());
     case Kind::kDict:
       for (const auto& [key, item] : value.dict().entries) {

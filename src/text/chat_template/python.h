@@ -12,7 +12,7 @@
 
 namespace coluber::jinja {
 
-inline constexpr int kMaxValueDepth = 200;
+inline constexpr int kMaxValueDepth = 400;
 
 std::string_view type_name(const Value& value) noexcept;  // "str", "NoneType", ...
 std::string object_repr(const Value& value);              // "str object", "None": jinja's word in messages

@@ -13,7 +13,36 @@ constexpr size_t kIndexFrom = 9;
 constexpr int64_t kValueBytes = static_cast<int64_t>(sizeof(Value));
 constexpr int64_t kObjectBytes = 64;  // of the shared block around a value
 constexpr int64_t kBytesPerStep = 256;  // copying so many bytes costs about as much as one step of the interpreter
+constexpr int kMaxNesting = 400;
+
+int depth_above(int depth) {
+  if (depth >= kMaxNesting) raise(FaultKind::kLimit, "lists and dictionaries are nested more than {} deep", kMaxNesting);
+  return depth + 1;
+}
+
+int depth_of(const Values& items) {
+  int depth = 0;
+  for (const Value& item : items) depth = std::max(depth, item.depth());
+  return depth_above(depth);
+}
+
 }  // namespace
+
+int Value::depth() const {
+  switch (kind()) {
+    case Kind::kList:
+    case Kind::kTuple:
+      return list().depth;
+    case Kind::kDict:
+      return dict().depth;
+    case Kind::kView:
+      return view().depth;
+    case Kind::kIterator:
+      return iterator().depth;
+    default:
+      return 0;
+  }
+}
 
 void Budget::step(int64_t count) {
   steps_left_ -= count;
@@ -158,32 +187,41 @@ Value Heap::part(const Text& whole, size_t begin, size_t end) {
 
 Value Heap::list(Values items) {
   Charge charge(this, kObjectBytes + kValueBytes * static_cast<int64_t>(items.capacity()));
-  return Value(std::make_shared<const List>(List{std::move(items), false, std::move(charge)}));
+  const int depth = depth_of(items);
+  return Value(std::make_shared<const List>(List{std::move(items), false, depth, std::move(charge)}));
 }
 
 Value Heap::tuple(Values items) {
   Charge charge(this, kObjectBytes + kValueBytes * static_cast<int64_t>(items.capacity()));
-  return Value(Tuple{std::make_shared<const List>(List{std::move(items), false, std::move(charge)})});
+  const int depth = depth_of(items);
+  return Value(Tuple{std::make_shared<const List>(List{std::move(items), false, depth, std::move(charge)})});
 }
 
 Value Heap::group(Value name, Value members) {
   Charge charge(this, kObjectBytes + 2 * kValueBytes);
-  return Value(Tuple{std::make_shared<const List>(List{{std::move(name), std::move(members)}, true, std::move(charge)})});
+  Values items{std::move(name), std::move(members)};
+  const int depth = depth_of(items);
+  return Value(Tuple{std::make_shared<const List>(List{std::move(items), true, depth, std::move(charge)})});
 }
 
 Value Heap::dict(Dict dict) {
+  int depth = 0;
+  for (const auto& [key, value] : dict.entries) depth = std::max({depth, key.depth(), value.depth()});
+  dict.depth = depth_above(depth);
   dict.charge = Charge(this, kObjectBytes + 4 * kValueBytes * static_cast<int64_t>(dict.entries.size()));
   return Value(std::make_shared<const Dict>(std::move(dict)));
 }
 
 Value Heap::view(View view) {
+  view.depth = depth_of(view.items);
   view.charge = Charge(this, kObjectBytes + kValueBytes * static_cast<int64_t>(view.items.capacity()));
   return Value(std::make_shared<const View>(std::move(view)));
 }
 
 Value Heap::iterator(std::string_view type, Values items) {
   Charge charge(this, kObjectBytes + kValueBytes * static_cast<int64_t>(items.capacity()));
-  return Value(std::make_shared<Iterator>(Iterator{type, std::move(items), 0, std::move(charge)}));
+  const int depth = depth_of(items);
+  return Value(std::make_shared<Iterator>(Iterator{type, std::move(items), 0, depth, std::move(charge)}));
 }
 
 Value constant_string(std::string bytes, bool input) {

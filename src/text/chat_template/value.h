@@ -50,6 +50,10 @@ class Charge {
   }
   Charge(const Charge&) = delete;
   Charge& operator=(const Charge&) = delete;
+  // Work done on the value that this belongs to.
+  void step(size_t count) const {
+    if (budget_ != nullptr) budget_->step(static_cast<int64_t>(count));
+  }
   ~Charge() {
     if (budget_ != nullptr) budget_->release(bytes_);
   }
@@ -79,6 +83,7 @@ struct Text {
 struct List {
   Values items;
   bool is_group = false;  // a pair of `groupby`, with the names grouper and list
+  int depth = 1;          // of lists and dictionaries in one another: bounded, as walks over them recurse
   Charge charge;
 };
 
@@ -90,6 +95,7 @@ struct View {
   std::string repr;       // range only
   Values items;
   int64_t start = 0, step = 1;  // range only
+  int depth = 1;
   Charge charge;
   bool is_range() const noexcept { return type == "range"; }
 };
@@ -99,6 +105,7 @@ struct Iterator {
   std::string_view type;  // "generator", "list_reverseiterator", ...
   Values items;
   size_t next = 0;
+  int depth = 1;
   Charge charge;
 };
 
@@ -159,6 +166,8 @@ class Value {
     return is_list() ? std::get<std::shared_ptr<const List>>(data_)->items : std::get<Tuple>(data_).list->items;
   }
   bool is_group() const { return is_tuple() && std::get<Tuple>(data_).list->is_group; }
+  const List& list() const { return is_list() ? *std::get<std::shared_ptr<const List>>(data_) : *std::get<Tuple>(data_).list; }
+  int depth() const;  // 0 for what holds no other values
   const Dict& dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
   const View& view() const { return *std::get<std::shared_ptr<const View>>(data_); }
   Iterator& iterator() const { return *std::get<std::shared_ptr<Iterator>>(data_); }
@@ -179,6 +188,7 @@ class Value {
 // In order of insertion; a hash index once it is worth it. Keys are compared as Python does: 1, 1.0 and True are one key.
 struct Dict {
   std::vector<std::pair<Value, Value>> entries;
+  int depth = 1;
   Charge charge;
 
   const Value* find(const Value& key) const;  // throws Fault where the key cannot be hashed
