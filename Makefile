@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Coluber. `make run` and `make test` do everything on a fresh Debian 12 machine: they install what is missing, build and go.
 #
 #   make run            build, then stream text from the built-in model (PROMPT="..." to ask something else)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Third-party libraries, from Debian packages (tools/setup.sh installs them). Each has one wrapper in src/.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
@@ -11,4 +12,7 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
 if(COLUBER_TESTS)
   find_package(GTest REQUIRED)
+endif()
+if(COLUBER_BENCH)
+  find_package(benchmark REQUIRED)
 endif()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # coluber_fuzz(sources needed): every x_fuzz.cc of a module defines LLVMFuzzerTestOneInput. With COLUBER_FUZZ it becomes the
 # libFuzzer binary x_fuzz (the target `fuzzers` builds all of them); without, x_fuzz_replay, which ctest runs over
 # tests/fuzz/corpus/x_fuzz. tests/fuzz/README.md says more.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # coluber_module(tensor DEPENDS base LIBS fmt::fmt): an object library coluber_tensor from src/tensor/**/*.cc; its x_test.cc
 # files become the binary tensor_tests, linked against the module and what it depends on. New files are picked up by themselves.
 function(coluber_module name)

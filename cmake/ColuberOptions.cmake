@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Options, language level and warnings that all own code is built with.
 option(COLUBER_TESTS "build the tests" ON)
 option(COLUBER_BENCH "build the kernel benchmarks" OFF)

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Proves the README's two commands on a bare Debian 12: makes a minimal root with debootstrap that has nothing but git and make, clones
 # this repository's HEAD into it, and runs `make run` twice and `make test` there. Needs root and the network for packages.
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Formats every C++ source, or with --check says which are not formatted.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds every libFuzzer target and runs each for SECONDS (default 60) from its corpus. A crash stops the run and leaves its input
 # in build-fuzz/crashes/; put it into tests/fuzz/corpus/<target>/ with the fix.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # clang-tidy over the files that differ from BASE (default: all), two at a time; the list of checks is in .clang-tidy.
 set -euo pipefail
 cd "$(dirname "$0")/.."

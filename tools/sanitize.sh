@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds and runs tests under sanitizers. Without arguments: every test under ASan+UBSan and under TSan.
 #   tools/sanitize.sh asan base_tests formats_tests ...    only these test binaries
 set -euo pipefail

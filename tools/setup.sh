@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs what a build needs, from Debian's packages. Safe to run again: does nothing where everything is there.
 #   tools/setup.sh build|test|dev
 # Needs root or sudo; without either it says exactly what to install.

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+# With COLUBER_CUDA (preset `cuda`) the kernels in src/**/*_cuda.cu become libcoluber_cuda.so. Nothing else looks for the toolkit.
+option(COLUBER_CUDA "compile the CUDA kernels (needs nvcc)" OFF)
+if(NOT COLUBER_CUDA)
+  return()
+endif()
+find_program(COLUBER_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+if(NOT COLUBER_NVCC)
+  message(FATAL_ERROR "COLUBER_CUDA needs nvcc, which is neither on PATH nor in CUDA_HOME/bin nor in /usr/local/cuda/bin. "
+                      "Install the CUDA toolkit, or leave COLUBER_CUDA off for a build that runs on the CPU.")
+endif()
+set(CMAKE_CUDA_COMPILER ${COLUBER_NVCC})
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+endif()
+enable_language(CUDA)
+# CMake 3.25 emits nothing for CMAKE_CUDA_STANDARD 20.
+string(APPEND CMAKE_CUDA_FLAGS " -std=c++20 --expt-relaxed-constexpr")
+
+file(GLOB_RECURSE COLUBER_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*_cuda.cu)
+if(COLUBER_CUDA_SOURCES)
+  add_library(coluber_cuda SHARED ${COLUBER_CUDA_SOURCES})
+  target_include_directories(coluber_cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+else()
+  message(STATUS "CUDA: this version has no CUDA sources yet (src/**/*_cuda.cu); the build runs on the CPU")
+endif()
