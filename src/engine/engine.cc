@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "coluber/session.h"
 #include "engine/engine_impl.h"
-#include "engine/fingerprint.h"
 #include "engine/host_memory.h"
 #include "tensor/device.h"
 
@@ -25,7 +24,7 @@ StateCacheOptions cache_options(const EngineOptions& options, const LoadedModel&
   cache.num_slots = loaded.config->scheduler.max_num_seqs + kSessionSlots;
   cache.memory_bytes = options.kv_cache_memory_bytes > 0 ? options.kv_cache_memory_bytes : available_memory_bytes() / 10 * 9;
   cache.poison = options.poison_pools;
-  cache.fingerprint = model_fingerprint(loaded.config_json, *loaded.weights);
+  cache.fingerprint = loaded.fingerprint;
   return cache;
 }
 
@@ -137,7 +136,7 @@ std::vector<RequestOutput> Engine::Impl::step() {
   }
   try {
     runner->run(plan);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // a broken invariant, or no memory: only this step's requests end
     log_warn("a step of {} requests failed: {}", plan.rows.size(), error.what());
     return fail_step(error.what());
   }
@@ -168,7 +167,9 @@ const EngineConfig& Engine::config() const noexcept { return *impl_->loaded.conf
 std::span<const int32_t> Engine::eos_token_ids() const noexcept { return impl_->loaded.eos_token_ids; }
 int Engine::num_threads() const noexcept { return impl_->loaded.pool->size(); }
 bool Engine::has_tokenizer() const noexcept { return impl_->loaded.tokenizer != nullptr; }
-bool Engine::has_chat_template() const noexcept { return impl_->loaded.chat_template.has_value(); }
+bool Engine::has_chat_template() const noexcept {
+  return impl_->loaded.chat_template.has_value() || !impl_->loaded.chat_template_error.empty();
+}
 
 std::vector<int32_t> Engine::encode(std::string_view text, bool add_special_tokens) const {
   if (!has_tokenizer())
@@ -183,6 +184,9 @@ std::string Engine::decode(std::span<const int32_t> ids, bool skip_special_token
 
 std::string Engine::apply_chat_template(const std::string& messages_json, bool add_generation_prompt, const std::string& tools_json,
                                         const std::string& kwargs_json) const {
+  if (!impl_->loaded.chat_template_error.empty())
+    throw make_error(ErrorCode::kInvalidData, "the chat template cannot be used: {}; mend it, or give the prompt as plain text (--raw)",
+                     impl_->loaded.chat_template_error);
   if (!has_chat_template())
     throw make_error(ErrorCode::kNotFound, "{} has no chat template; give the prompt as plain text", impl_->loaded.path);
   Json variables = kwargs_json.empty() ? Json(Json::Object{}) : value_or_throw(parse_json(kwargs_json, "chat template kwargs"));

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "engine/host_memory.h"
 #include "layers/cache_binding.h"
 
@@ -64,11 +66,20 @@ bool StateCache::reserve(Sequence& sequence, int64_t num_tokens) {
   if (needs_slot && slots_->num_free() == 0) return false;
   if (more_pages > 0 && pages_->num_free() < more_pages) return false;
   if (!fits((needs_slot ? state_layout_.slot_bytes : 0) + more_pages * attention_layout_.page_bytes)) return false;
-  if (needs_slot) {
-    sequence.state_slot = *slots_->allocate();
-    tags_.clear(sequence.state_slot);
+  const size_t pages_before = sequence.pages.size();
+  try {
+    if (needs_slot) {
+      sequence.state_slot = *slots_->allocate();
+      tags_.clear(sequence.state_slot);
+    }
+    for (int64_t i = 0; i < more_pages; ++i) sequence.pages.push_back(*pages_->allocate());
+  } catch (const Error& error) {  // the system has less memory than the budget says
+    log_warn("no memory for {} more tokens: {}", num_tokens, error.what());
+    for (size_t i = pages_before; i < sequence.pages.size(); ++i) pages_->release(sequence.pages[i]);
+    sequence.pages.resize(pages_before);
+    if (needs_slot && sequence.state_slot != 0) release_slot(std::exchange(sequence.state_slot, 0));
+    return false;
   }
-  for (int64_t i = 0; i < more_pages; ++i) sequence.pages.push_back(*pages_->allocate());
   return true;
 }
 
