@@ -49,17 +49,39 @@ Spread spread(std::vector<double> values) {
   return {median, values.front(), values.back()};
 }
 
-// The probe's buffer is not the engine's memory: the peak starts anew after it.
-void reset_peak_memory() { std::ofstream("/proc/self/clear_refs") << "5"; }
+// What the machine can do, measured first and after each repetition: neighbours come and go. Keeps the books of peak
+// memory, in which the probe's own buffer has no place.
+class Machine {
+ public:
+  explicit Machine(int threads) : threads_(threads) {}
 
-double peak_memory_mb() {
-  std::ifstream status("/proc/self/status");
-  std::string line;
-  while (std::getline(status, line)) {
-    if (line.starts_with("VmHWM:")) return std::stod(line.substr(6)) * 1024.0 / 1e6;
+  void measure() {
+    check_interrupt();
+    note_peak_memory();
+    reads_.push_back(measure_read_bandwidth(threads_));
+    flops_.push_back(measure_fma_gflops(threads_));
+    // The system's own peak starts anew after the probe.
+    std::ofstream("/proc/self/clear_refs") << "5";
   }
-  return 0.0;
-}
+
+  // Of all that ran between probes.
+  double peak_memory_mb() const { return peak_mb_; }
+  const std::vector<double>& reads() const { return reads_; }
+  const std::vector<double>& flops() const { return flops_; }
+
+ private:
+  void note_peak_memory() {
+    std::ifstream status("/proc/self/status");
+    std::string line;
+    while (std::getline(status, line)) {
+      if (line.starts_with("VmHWM:")) peak_mb_ = std::max(peak_mb_, std::stod(line.substr(6)) * 1024.0 / 1e6);
+    }
+  }
+
+  int threads_;
+  double peak_mb_ = 0.0;
+  std::vector<double> reads_, flops_;
+};
 
 std::vector<int32_t> random_prompt(int64_t tokens, int64_t vocab_size, uint64_t seed) {
   std::vector<int32_t> ids(static_cast<size_t>(tokens));
@@ -169,11 +191,11 @@ void declare(Arguments& arguments, BenchOptions& options) {
   for (const std::string& name : synthetic_shapes()) shapes += (shapes.empty() ? "" : ", ") + name;
   arguments.footnote("Shapes: " + shapes + ".");
   arguments.footnote(
-      "The roofline is measured first: bytes read from memory and float32 multiply-adds in registers, with the same "
-      "threads. "
-      "Decoding is compared with the bytes that a step must move (weights once, each sequence's states read and "
-      "written), "
-      "prefill with its matrix products alone.");
+      "The machine is measured first, and again after each repetition, with the same threads: bytes read from memory, "
+      "and "
+      "float32 multiply-adds in registers. Decoding is compared with the bytes that a step must move (weights once, "
+      "each "
+      "sequence's states read and written), prefill with its matrix products alone. All figures are medians.");
 }
 
 std::unique_ptr<Engine> load(const BenchOptions& options, EngineOptions engine_options) {
@@ -249,6 +271,35 @@ int64_t needed_model_len(const BenchOptions& options, int64_t chunk) {
          options.batch * (options.prompt + chunk) / std::max<int64_t>(1, chunk - options.batch) + options.batch + 2;
 }
 
+EngineOptions prepare(const BenchOptions& options) {
+  if (!options.synthetic.empty() && !options.engine.model.empty()) {
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "bench: both a model ('{}') and --synthetic {} were given; leave one out", options.engine.model,
+                     options.synthetic);
+  }
+  EngineOptions engine_options = options.engine.options(options.synthetic.empty());
+  engine_options.max_num_seqs = options.batch;
+  if (engine_options.max_num_batched_tokens <= options.batch) {
+    throw make_error(ErrorCode::kInvalidArgument, "bench: --max-num-batched-tokens must be above --batch {}, found {}",
+                     options.batch, engine_options.max_num_batched_tokens);
+  }
+  if (engine_options.max_model_len == 0) {
+    engine_options.max_model_len = needed_model_len(options, engine_options.max_num_batched_tokens);
+  }
+  return engine_options;
+}
+
+void fill_shares(const Engine& engine, const BenchOptions& options, Report& report) {
+  const ModelInfo& info = engine.model_info();
+  const double batch = static_cast<double>(options.batch);
+  const double step_bytes =
+      static_cast<double>(info.streamed_bytes) + 2.0 * batch * static_cast<double>(state_bytes(engine.config()));
+  report.step_mb = step_bytes / 1e6;
+  report.decode_roofline = step_bytes * report.decode_tps.median / batch / 1e9 / report.read_gbps;
+  const double prefills_per_second = report.prompt_tps.median / (batch * static_cast<double>(options.prompt));
+  report.prefill_roofline = prefill_flops(info, options) * prefills_per_second / 1e9 / report.fma_gflops;
+}
+
 }  // namespace
 
 int bench_command(const std::vector<std::string>& args) {
@@ -258,49 +309,29 @@ int bench_command(const std::vector<std::string>& args) {
   BenchOptions options;
   declare(arguments, options);
   if (!arguments.parse(args)) return 0;
-  if (!options.synthetic.empty() && !options.engine.model.empty()) {
-    throw make_error(ErrorCode::kInvalidArgument,
-                     "bench: both a model ('{}') and --synthetic {} were given; leave one out", options.engine.model,
-                     options.synthetic);
-  }
-  EngineOptions engine_options = options.engine.options(options.synthetic.empty());
-  const int threads = engine_options.num_threads > 0 ? engine_options.num_threads : usable_cores();
-  engine_options.max_num_seqs = options.batch;
-  if (engine_options.max_num_batched_tokens <= options.batch) {
-    throw make_error(ErrorCode::kInvalidArgument, "bench: --max-num-batched-tokens must be above --batch {}, found {}",
-                     options.batch, engine_options.max_num_batched_tokens);
-  }
-  if (engine_options.max_model_len == 0) {
-    engine_options.max_model_len = needed_model_len(options, engine_options.max_num_batched_tokens);
-  }
+  const EngineOptions engine_options = prepare(options);
 
   Report report;
   report.model = options.synthetic.empty() ? engine_options.model : "synthetic " + options.synthetic;
-  report.threads = threads;
-  report.read_gbps = measure_read_bandwidth(threads);
-  check_interrupt();
-  report.fma_gflops = measure_fma_gflops(threads);
-  reset_peak_memory();
-
+  report.threads = engine_options.num_threads > 0 ? engine_options.num_threads : usable_cores();
+  Machine machine(report.threads);
+  machine.measure();
   const auto start = Clock::now();
   const std::unique_ptr<Engine> engine = load(options, engine_options);
   report.load_s = seconds_since(start);
   Workload workload(*engine, options);
   workload.warm_up();
   Rates rates;
-  for (int64_t i = 0; i < options.reps; ++i) workload.repeat(rates);
-
-  const ModelInfo& info = engine->model_info();
-  report.peak_rss_mb = peak_memory_mb();
+  for (int64_t i = 0; i < options.reps; ++i) {
+    workload.repeat(rates);
+    machine.measure();
+  }
+  report.peak_rss_mb = machine.peak_memory_mb();
+  report.read_gbps = spread(machine.reads()).median;
+  report.fma_gflops = spread(machine.flops()).median;
   report.prompt_tps = spread(rates.prompt);
   report.decode_tps = spread(rates.decode);
-  const double batch = static_cast<double>(options.batch);
-  const double step_bytes =
-      static_cast<double>(info.streamed_bytes) + 2.0 * batch * static_cast<double>(state_bytes(engine->config()));
-  report.step_mb = step_bytes / 1e6;
-  report.decode_roofline = step_bytes * report.decode_tps.median / batch / 1e9 / report.read_gbps;
-  const double prefills_per_second = report.prompt_tps.median / (batch * static_cast<double>(options.prompt));
-  report.prefill_roofline = prefill_flops(info, options) * prefills_per_second / 1e9 / report.fma_gflops;
+  fill_shares(*engine, options, report);
   if (options.json) {
     output().write(json_line(report_json(report, options)));
   } else {
