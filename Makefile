@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Coluber. `make run` and `make test` do everything on a fresh Debian 12 machine: they install what is missing, build and go.
 #
-#   make run            build, then stream text from the built-in model (PROMPT="..." to ask something else)
+#   make run            build, then stream text from the built-in model (PROMPT="..." for another beginning, SEED=2 for another end)
 #   make test           build, then all tests that need no GPU
 #   make build          the release build only, in build/
 #   make bench          speed of the built-in model's big sisters on this machine
@@ -13,7 +13,8 @@
 PREFIX ?= /usr/local
 BUILD ?= build
 JOBS ?= $(shell nproc)
-PROMPT ?= Once upon a time there was a small
+export PROMPT ?= Once upon a time there was a small
+SEED ?= 1
 CASES ?= ../shared/cases
 FUZZ_SECONDS ?= 60
 CLI = $(BUILD)/coluber
@@ -35,7 +36,8 @@ $(BUILD)-dev/.setup: tools/setup.sh
 	@tools/setup.sh dev
 	@touch $@
 
-$(BUILD)/build.ninja: $(BUILD)/.setup
+# Order-only: a newer stamp (of `make test`, say) is no reason to configure again; CMake itself watches its files.
+$(BUILD)/build.ninja: | $(BUILD)/.setup
 	@echo "configuring"
 	@cmake --preset release -B $(BUILD) >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 
@@ -44,7 +46,8 @@ build: $(BUILD)/build.ninja
 	@cmake --build $(BUILD) -j $(JOBS) --target coluber_cli coluber_conformance
 
 run: build
-	@$(CLI) run --raw -p "$(PROMPT)" -n 60
+	@printf '%s' "$$PROMPT"
+	@$(CLI) run --raw -p "$$PROMPT" -n 60 --seed $(SEED)
 
 test: $(BUILD)/.setup-test
 	@cmake --preset release -B $(BUILD) -DCOLUBER_TESTS=ON >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }

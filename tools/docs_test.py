@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation says what is there: links lead somewhere, every flag of --help is on the reference page and the other way round,
+and the README's examples are what they claim to be. The program is $COLUBER, or build/coluber."""
+import os
+import re
+import subprocess
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = os.environ.get("COLUBER", str(ROOT / "build" / "coluber"))
+PAGES = [p for top in ("", "docs", "docs/reference", "bench", "bench/*", "examples/*", "models/*", "tests/*")
+         for p in sorted(ROOT.glob(f"{top}/*.md" if top else "*.md"))]
+SHARED_SECTIONS = {"Sampling flags": ["run", "chat"], "Engine flags": ["run", "chat", "logits", "inspect", "bench"]}
+FLAG = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)")
+
+
+def sections(text):
+    """{"run": text of "## run", ...}"""
+    parts = re.split(r"^## (.+)$", text, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
+def program(*args):
+    env = {key: value for key, value in os.environ.items() if not key.startswith("COLUBER_")}
+    return subprocess.run([PROGRAM, *args], stdout=subprocess.PIPE, timeout=120, check=True, env=env).stdout.decode()
+
+
+class Links(unittest.TestCase):
+    def test_relative_links_lead_to_files(self):
+        for page in PAGES:
+            text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+            for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+                if not re.match(r"[a-z]+:", target):
+                    with self.subTest(page=str(page.relative_to(ROOT)), target=target):
+                        self.assertTrue((page.parent / target).exists())
+
+
+class Reference(unittest.TestCase):
+    def setUp(self):
+        self.sections = sections((ROOT / "docs" / "reference" / "cli.md").read_text())
+        self.commands = re.findall(r"^  ([a-z]+)  +", program("--help"), re.M)
+
+    def flags_on_page(self, command):
+        """The flags in the first column of the tables of the command's section and the sections that it shares."""
+        text = self.sections[command] + "".join(self.sections[s] for s, users in SHARED_SECTIONS.items() if command in users)
+        cells = re.findall(r"^\| (`-.+?) \|", text.replace("\\|", "/"), re.M)
+        return {flag for cell in cells for flag in FLAG.findall(cell)} | set(FLAG.findall(" ".join(
+            re.findall(r"`(-[^`]*)` puts", text))))
+
+    def test_every_command_has_a_section(self):
+        self.assertGreaterEqual(len(self.commands), 8)
+        for command in self.commands:
+            self.assertIn(command, self.sections)
+
+    def test_every_flag_of_help_is_on_the_page_and_no_other(self):
+        for command in self.commands:
+            lines = re.findall(r"^  (-.*?)(?:   .*)?$", program(command, "--help"), re.M)
+            found = {flag for line in lines for flag in FLAG.findall(line)} - {"-h", "--help"}
+            with self.subTest(command=command):
+                self.assertEqual(found, self.flags_on_page(command))
+
+    def test_every_environment_variable_is_on_the_page(self):
+        for source in (ROOT / "src").rglob("*.cc"):
+            if source.stem.endswith(("_test", "_bench")):
+                continue
+            for name in re.findall(r'getenv\("(\w+)"\)', source.read_text()):
+                self.assertIn(f"`{name}`", self.sections["Environment"], source)
+
+
+class Readme(unittest.TestCase):
+    def setUp(self):
+        self.text = (ROOT / "README.md").read_text()
+
+    def test_the_library_example_is_the_file_that_it_names(self):
+        code = re.search(r"```cpp\n(.*?)```", self.text, re.S)[1]
+        self.assertTrue((ROOT / "examples" / "quickstart" / "main.cc").read_text().endswith("\n" + code))
+
+    def test_the_commands_print_what_it_shows(self):
+        shown = re.search(r"\$ coluber (run -p \"(.*?)\" --seed 1)\n(.*?)\n```", self.text, re.S)
+        self.assertEqual(program("run", "-p", shown[2], "--seed", "1"), shown[3] + "\n")
+        makefile = (ROOT / "Makefile").read_text()
+        prompt = re.search(r"PROMPT \?= (.*)", makefile)[1]
+        story = re.search(r"\$ make run\n(.*?)\n```", self.text, re.S)[1]
+        printed = prompt + program("run", "--raw", "-p", prompt, "-n", "60", "--seed", "1")
+        self.assertEqual(" ".join(printed.split()), " ".join(story.split()))
+
+    def test_its_table_names_every_command(self):
+        for command in re.findall(r"^  ([a-z]+)  +", program("--help"), re.M):
+            self.assertRegex(self.text, rf"(?m)^\| `{command}` \| `coluber {command}")
+
+
+if __name__ == "__main__":
+    unittest.main()
