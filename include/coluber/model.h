@@ -29,6 +29,10 @@ class WeightSource {
   virtual bool contains(std::string_view name) const = 0;
   // Throws Error(kNotFound) naming the file and the tensor.
   virtual TensorView get(std::string_view name) const = 0;
+  // The same for who wants to know the type and the shape: reads no value, and `data` may lie at any address.
+  virtual TensorView peek(std::string_view name) const { return get(name); }
+  // The tensor's values are not needed soon: memory that can be read anew from a file may be given back.
+  virtual void release(const TensorView&) const noexcept {}
   virtual std::vector<std::string> names() const = 0;
   virtual std::string describe() const = 0;  // file or folder, for messages
 };

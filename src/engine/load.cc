@@ -8,10 +8,12 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "engine/description.h"
+#include "engine/fingerprint.h"
 #include "engine/host_memory.h"
 #include "formats/hf_config.h"
 #include "formats/model_folder.h"
 #include "formats/weight_source.h"
+#include "models/family.h"
 
 namespace coluber {
 
@@ -68,34 +70,15 @@ void refuse_what_cannot_run(const EngineOptions& o) {
   if (o.mamba_cache_mode != MambaCacheMode::kNone) refuse(fmt::format("mamba_cache_mode {}", mamba_cache_mode_name(o.mamba_cache_mode)));
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
-  return text;
-}
-
-const ModelFamily& find_family(const Json& config, const std::string& path) {
-  const ModelRegistry& registry = ModelRegistry::instance();
-  const Json* type = config.find("model_type");
-  const bool named = type != nullptr && type->is_string();
-  if (named)
-    if (const ModelFamily* family = registry.find(type->as_string())) return *family;
-  std::string architectures;
-  if (const Json* list = config.find("architectures"); list != nullptr && list->is_array()) {
-    for (const Json& name : list->as_array()) {
-      if (!name.is_string()) continue;
-      if (const ModelFamily* family = registry.find_architecture(name.as_string())) return *family;
-      architectures += (architectures.empty() ? "" : ", ") + name.as_string();
-    }
-  }
-  throw make_error(ErrorCode::kUnsupported, "{}: model_type {} (architectures: {}) is not known; the known ones are {}", path,
-                   named ? "'" + type->as_string() + "'" : "is missing and the architecture",
-                   architectures.empty() ? "none named" : architectures, joined(registry.names()));
-}
-
+// Of the weights in memory: types that matrix products do not take are widened.
 int64_t total_bytes(const WeightSource& weights) {
   int64_t bytes = 0;
-  for (const std::string& name : weights.names()) bytes += weights.get(name).size_bytes();
+  for (const std::string& name : weights.names()) {
+    const TensorView tensor = weights.peek(name);
+    const bool kept = tensor.dtype == DType::kFloat32 || tensor.dtype == DType::kBFloat16 || tensor.dtype == DType::kFloat16;
+    const int64_t more = kept ? tensor.size_bytes() : tensor.shape.count() * dtype_size(DType::kFloat32);
+    if (__builtin_add_overflow(bytes, more, &bytes)) return std::numeric_limits<int64_t>::max();
+  }
   return bytes;
 }
 
@@ -104,7 +87,7 @@ void check_fits_memory(const WeightSource& weights) {
   const int64_t available = available_memory_bytes();
   if (needed > available)
     throw make_error(ErrorCode::kOutOfMemory,
-                     "{} has {} of weights and {} of memory is available; use a smaller model or a machine with more memory",
+                     "{} needs {} for its weights and {} of memory is available; use a smaller model or a machine with more memory",
                      weights.describe(), format_bytes(needed), format_bytes(available));
 }
 
@@ -123,11 +106,29 @@ void set_max_model_len(const EngineOptions& options, const ModelInfo& info, Engi
 void load_weights(const EngineOptions& options, LoadedModel& loaded, bool describe_only) {
   const Json json = parse_config(loaded.config_json, loaded.path);
   const ModelFamily& family = find_family(json, loaded.path);
+  check_not_quantized(json, loaded.path);
   if (!describe_only) check_fits_memory(*loaded.weights);
   ModelLoadContext context{loaded.config_json, loaded.path, *loaded.weights, *loaded.config, *loaded.pool,
                            options.load_progress, describe_only};
   loaded.model = family.load(context);
   set_max_model_len(options, loaded.model->info(), *loaded.config);
+}
+
+// Loads, then lets the checkpoint go: a running model must not depend on a file that another process may truncate.
+void load_and_close(const EngineOptions& options, LoadedModel& loaded) {
+  loaded.fingerprint = model_fingerprint(loaded.config_json, *loaded.weights);
+  load_weights(options, loaded, false);
+  loaded.weights.reset();
+}
+
+// A damaged template stops who uses it, not who gives plain text.
+void load_template(const std::string& folder, LoadedModel& loaded) {
+  try {
+    loaded.chat_template = load_chat_template(folder);
+  } catch (const Error& error) {
+    loaded.chat_template_error = error.what();
+    log_warn("the chat template cannot be used: {}", loaded.chat_template_error);
+  }
 }
 
 std::vector<int32_t> end_tokens(const GenerationConfig& generation, const Json& config, int64_t vocab_size) {
@@ -184,8 +185,8 @@ LoadedModel load_model(const EngineOptions& options) {
   LoadedModel loaded = open_folder(options, folder);
   loaded.generation = read_generation_config(folder.generation_config_path);
   if (file_exists(folder.tokenizer_path)) loaded.tokenizer = Tokenizer::load(folder.tokenizer_path);
-  loaded.chat_template = load_chat_template(folder.folder);
-  load_weights(options, loaded, false);
+  load_template(folder.folder, loaded);
+  load_and_close(options, loaded);
   loaded.eos_token_ids = end_tokens(loaded.generation, parse_config(loaded.config_json, loaded.path), loaded.model->info().vocab_size);
   return loaded;
 }
@@ -198,7 +199,7 @@ LoadedModel load_model(const EngineOptions& options, std::string config_json, st
   loaded.config_json = std::move(config_json);
   loaded.weights = std::move(weights);
   loaded.pool = make_pool(options);
-  load_weights(options, loaded, false);
+  load_and_close(options, loaded);
   loaded.eos_token_ids = end_tokens({}, parse_config(loaded.config_json, loaded.path), loaded.model->info().vocab_size);
   return loaded;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "cache/state_tag.h"
 #include "coluber/engine.h"
 #include "coluber/registry.h"
 #include "formats/generation_config.h"
@@ -18,14 +19,16 @@
 
 namespace coluber {
 
-// Everything that a model folder gives. Order matters: the layers in `config` point into `model`, which reads `weights`.
+// Everything that a model folder gives. Order matters: the layers in `config` point into `model`.
 struct LoadedModel {
-  std::unique_ptr<WeightSource> weights;
+  std::unique_ptr<WeightSource> weights;              // null once the model is loaded: it holds its own copy
+  Hash128 fingerprint;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<EngineConfig> config;
   std::unique_ptr<Model> model;
   std::unique_ptr<Tokenizer> tokenizer;               // null where the folder has none
   std::optional<ChatTemplates> chat_template;
+  std::string chat_template_error;                    // why a template that is there cannot be used
   GenerationConfig generation;
   std::vector<int32_t> eos_token_ids;
   std::string config_json;

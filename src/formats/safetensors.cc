@@ -215,7 +215,7 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const noexc
   return found == index_.end() ? nullptr : &header_.entries[found->second];
 }
 
-TensorView SafetensorsFile::get(std::string_view name) const {
+TensorView SafetensorsFile::peek(std::string_view name) const {
   const SafetensorsEntry* entry = find(name);
   if (entry == nullptr) {
     throw make_error(ErrorCode::kNotFound, "{}: there is no tensor {} among its {}", path(), quoted(name),
@@ -230,17 +230,21 @@ TensorView SafetensorsFile::get(std::string_view name) const {
                      quoted(name), entry->shape.size(), kMaxRank);
   }
   const Shape shape{std::span<const int64_t>(entry->shape)};
-  const std::byte* data = file_.bytes().data() + header_.data_offset + entry->begin;
-  const auto element_bytes = static_cast<uintptr_t>(dtype_size(*entry->dtype));
-  if (reinterpret_cast<uintptr_t>(data) % element_bytes == 0) return TensorView::contiguous(data, *entry->dtype, shape);
+  return TensorView::contiguous(file_.bytes().data() + header_.data_offset + entry->begin, *entry->dtype, shape);
+}
+
+TensorView SafetensorsFile::get(std::string_view name) const {
+  const TensorView view = peek(name);
+  const auto element_bytes = static_cast<uintptr_t>(dtype_size(view.dtype));
+  if (reinterpret_cast<uintptr_t>(view.data) % element_bytes == 0) return view;
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<std::byte[]>& copy = aligned_copies_[entry->name];
+  std::unique_ptr<std::byte[]>& copy = aligned_copies_[find(name)->name];
   if (copy == nullptr) {
-    const auto bytes = static_cast<size_t>(entry->end - entry->begin);
+    const auto bytes = static_cast<size_t>(view.size_bytes());
     copy.reset(new std::byte[std::max<size_t>(bytes, 1)]);
-    if (bytes > 0) std::memcpy(copy.get(), data, bytes);
+    if (bytes > 0) std::memcpy(copy.get(), view.data, bytes);
   }
-  return TensorView::contiguous(copy.get(), *entry->dtype, shape);
+  return TensorView::contiguous(copy.get(), view.dtype, view.shape);
 }
 
 void SafetensorsFile::release(const TensorView& view) const noexcept {

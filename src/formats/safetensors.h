@@ -52,6 +52,7 @@ class SafetensorsFile {
   // in the file is copied once). Throws Error(kNotFound), or Error(kUnsupported) for a type or rank that is not
   // supported.
   TensorView get(std::string_view name) const;
+  TensorView peek(std::string_view name) const;  // the same, but where it lies: its data may be misaligned
   // The tensor's pages may be dropped from memory; they are read from the file again when touched.
   void release(const TensorView& view) const noexcept;
   void will_need() const noexcept { file_.will_need(); }

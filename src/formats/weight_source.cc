@@ -127,14 +127,17 @@ void SafetensorsSource::open_sharded(const std::string& index_path) {
 
 bool SafetensorsSource::contains(std::string_view name) const { return by_name_.contains(std::string(name)); }
 
-TensorView SafetensorsSource::get(std::string_view name) const {
+const SafetensorsFile& SafetensorsSource::file_of(std::string_view name) const {
   const auto found = by_name_.find(std::string(name));
   if (found == by_name_.end()) {
     throw make_error(ErrorCode::kNotFound, "{}: there is no tensor {} among its {}", describe(),
                      quoted(std::string(name)), by_name_.size());
   }
-  return found->second->get(name);
+  return *found->second;
 }
+
+TensorView SafetensorsSource::get(std::string_view name) const { return file_of(name).get(name); }
+TensorView SafetensorsSource::peek(std::string_view name) const { return file_of(name).peek(name); }
 
 std::vector<std::string> SafetensorsSource::names() const {
   std::vector<std::string> names;

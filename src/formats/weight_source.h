@@ -23,14 +23,15 @@ class SafetensorsSource final : public WeightSource {
 
   bool contains(std::string_view name) const override;
   TensorView get(std::string_view name) const override;
+  TensorView peek(std::string_view name) const override;
   std::vector<std::string> names() const override;  // sorted
   std::string describe() const override;
+  void release(const TensorView& view) const noexcept override;
 
   const std::vector<std::unique_ptr<SafetensorsFile>>& files() const noexcept { return files_; }
-  // Lets the system drop the pages of a tensor that has been packed.
-  void release(const TensorView& view) const noexcept;
 
  private:
+  const SafetensorsFile& file_of(std::string_view name) const;
   void open_sharded(const std::string& index_path);
 
   std::string path_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/embedding.h"
 
+#include <cstring>
 #include <string>
 
 #include "base/dtype.h"
@@ -9,15 +10,22 @@
 
 namespace coluber {
 
-Embedding::Embedding(WeightLoader loader, std::string_view name, int64_t vocab_size, int64_t hidden_size)
+Embedding::Embedding(WeightLoader loader, std::string_view name, int64_t vocab_size, int64_t hidden_size, bool tied)
     : vocab_size_(vocab_size),
       hidden_size_(hidden_size),
       table_(loader.take(name.empty() ? "weight" : std::string(name) + ".weight", Shape{vocab_size, hidden_size})) {
   loader.count_matmul(0, dtype_bytes(table_.dtype, hidden_size));
+  if (tied || loader.describe_only()) return;
+  const auto bytes = static_cast<size_t>(table_.size_bytes());
+  own_table_.reset(new std::byte[bytes]);
+  std::memcpy(own_table_.get(), table_.data, bytes);
+  loader.release(table_);
+  table_ = TensorView::contiguous(own_table_.get(), table_.dtype, table_.shape);
 }
 
 std::shared_ptr<const PackedMatrix> Embedding::share_packed(WeightLoader& loader) {
   if (packed_ == nullptr) packed_ = std::make_shared<const PackedMatrix>(pack_weight(loader, table_));
+  if (packed_->n() > 0) own_table_.reset();
   return packed_;
 }
 

@@ -23,11 +23,17 @@ PackedMatrix pack_weight(WeightLoader& loader, const TensorView& weight) {
   const int64_t parameters = weight.shape.count();
   loader.count_matmul(parameters, dtype_bytes(direct ? weight.dtype : DType::kFloat32, parameters));
   if (loader.describe_only()) return {};
-  if (direct) return PackedMatrix::pack(weight, loader.thread_pool());
-  std::vector<float> widened(static_cast<size_t>(parameters));
-  convert_to_float(weight.data, weight.dtype, parameters, widened.data());
-  return PackedMatrix::pack(TensorView::contiguous(widened.data(), DType::kFloat32, weight.shape),
-                            loader.thread_pool());
+  PackedMatrix packed;
+  if (direct) {
+    packed = PackedMatrix::pack(weight, loader.thread_pool());
+  } else {
+    std::vector<float> widened(static_cast<size_t>(parameters));
+    convert_to_float(weight.data, weight.dtype, parameters, widened.data());
+    packed =
+        PackedMatrix::pack(TensorView::contiguous(widened.data(), DType::kFloat32, weight.shape), loader.thread_pool());
+  }
+  loader.release(weight);
+  return packed;
 }
 
 Linear::Linear(WeightLoader loader, std::string_view name, int64_t in_features, int64_t out_features, bool bias)

@@ -1,19 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/weight_loader.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "tensor/tensor_convert.h"
 
 namespace coluber {
 namespace {
 
-// A stand-in for a missing tensor beyond this would be memory that a damaged configuration asks for.
-constexpr int64_t kMostStandInBytes = int64_t{1} << 28;
+// No weight is larger than this (64 GiB): a stand-in beyond it is what a damaged configuration asks for.
+constexpr int64_t kMostStandInBytes = int64_t{1} << 36;
+// Copies of stand-ins, all together: the vectors of a layer, where matrices cost only addresses.
+constexpr int64_t kMostCopiedStandIns = int64_t{1} << 28;
+constexpr size_t kMostProblems = 1000;
 constexpr size_t kMostProblemsShown = 100;
+
+// Zeros that cost addresses and no memory: the system backs pages that are only read with one page of zeros.
+class ZeroPages {
+ public:
+  explicit ZeroPages(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {
+    void* memory = ::mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory != MAP_FAILED) data_ = static_cast<std::byte*>(memory);
+  }
+  ~ZeroPages() {
+    if (data_ != nullptr) ::munmap(data_, bytes_);
+  }
+  ZeroPages(const ZeroPages&) = delete;
+  ZeroPages& operator=(const ZeroPages&) = delete;
+
+  const std::byte* data() const noexcept { return data_; }  // null where the system has no such range
+  int64_t bytes() const noexcept { return static_cast<int64_t>(bytes_); }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t bytes_;
+};
 
 bool fits(const Shape& found, const Shape& expected) {
   if (found.rank() != expected.rank()) return false;
@@ -33,18 +60,29 @@ std::string describe(const Shape& expected) {
   return text + "]";
 }
 
+// Eight-bit floats come with a scale, without which they are other numbers; its name, empty where there is none.
+std::string scale_of(const WeightSource& weights, const std::string& name, DType dtype) {
+  if (dtype_bits(dtype) > 8) return {};
+  for (const char* ending : {"_scale", "_scale_inv", "_scales"})
+    if (weights.contains(name + ending)) return name + ending;
+  return {};
+}
+
 }  // namespace
 
 struct WeightLoader::Books {
   explicit Books(ModelLoadContext& load_context) : context(load_context) {
-    for (const std::string& name : context.weights.names()) total_bytes += context.weights.get(name).size_bytes();
+    for (const std::string& name : context.weights.names()) total_bytes += context.weights.peek(name).size_bytes();
   }
 
-  [[noreturn]] void fail() const {
+  // `so_far`: there may be more than was looked at.
+  [[noreturn]] void fail(bool so_far) const {
     std::string list;
     for (size_t i = 0; i < std::min(problems.size(), kMostProblemsShown); ++i) list += "\n  " + problems[i];
     if (problems.size() > kMostProblemsShown)
-      list += fmt::format("\n  and {} more", problems.size() - kMostProblemsShown);
+      list += fmt::format("\n  and {}{} more", so_far ? "at least " : "", problems.size() - kMostProblemsShown);
+    else if (so_far)
+      list += "\n  (and perhaps more: the sizes are too large to look on)";
     throw make_error(
         ErrorCode::kInvalidData,
         "{} does not hold the weights that {} describes; check that both files belong to the same model:{}",
@@ -57,24 +95,33 @@ struct WeightLoader::Books {
     if (context.progress) context.progress(done_bytes, total_bytes);
   }
 
-  // Zeros in place of a tensor that a problem was noted for.
-  TensorView stand_in(const Shape& expected) {
+  // Notes a problem; zeros in place of the tensor that it is about.
+  TensorView stand_in(std::string problem, const Shape& expected) {
+    problems.push_back(std::move(problem));
+    if (problems.size() >= kMostProblems) fail(true);
     Shape shape = expected;
     int64_t bytes = sizeof(float);
     for (int i = 0; i < shape.rank(); ++i) {
       if (shape[i] == 0) shape[i] = 1;
-      if (__builtin_mul_overflow(bytes, shape[i], &bytes) || bytes > kMostStandInBytes) fail();
+      if (__builtin_mul_overflow(bytes, shape[i], &bytes) || bytes > kMostStandInBytes) fail(true);
     }
-    // One buffer serves all until a longer one is needed; views into the shorter ones stay valid.
-    if (zeros.empty() || static_cast<int64_t>(zeros.back().size()) < bytes)
-      zeros.emplace_back(static_cast<size_t>(2 * bytes));
-    return TensorView::contiguous(zeros.back().data(), DType::kFloat32, shape);
+    // One range serves all until a longer one is needed; views into the shorter ones stay valid.
+    if (zeros.empty() || zeros.back()->bytes() < bytes)
+      zeros.push_back(std::make_unique<ZeroPages>(std::max<int64_t>(2 * bytes, 4096)));
+    if (zeros.back()->data() == nullptr) fail(true);
+    return TensorView::contiguous(zeros.back()->data(), DType::kFloat32, shape);
+  }
+
+  void count_copied_stand_in(int64_t bytes) {
+    copied_stand_ins += bytes;
+    if (copied_stand_ins > kMostCopiedStandIns) fail(true);
   }
 
   ModelLoadContext& context;
   std::set<std::string> used;
   std::vector<std::string> problems;
-  std::deque<std::vector<std::byte>> zeros;
+  std::vector<std::unique_ptr<ZeroPages>> zeros;
+  int64_t copied_stand_ins = 0;
   std::vector<std::pair<std::string, std::string>> ignored;  // prefix, why
   int64_t done_bytes = 0, total_bytes = 0;
   int64_t matmul_parameters = 0, streamed_bytes = 0;
@@ -94,30 +141,42 @@ bool WeightLoader::has(std::string_view name) const { return books_->context.wei
 
 TensorView WeightLoader::take(std::string_view name, const Shape& expected) {
   const std::string full = full_name(name);
-  if (!books_->context.weights.contains(full)) {
-    books_->problems.push_back(fmt::format("tensor '{}' is missing; expected the shape {}", full, describe(expected)));
-    return books_->stand_in(expected);
+  const WeightSource& weights = books_->context.weights;
+  if (!weights.contains(full)) {
+    return books_->stand_in(fmt::format("tensor '{}' is missing; expected the shape {}", full, describe(expected)),
+                            expected);
   }
-  const TensorView tensor = books_->context.weights.get(full);
+  const TensorView tensor = weights.peek(full);
   books_->mark_used(full, tensor);
   if (!is_floating(tensor.dtype)) {
-    books_->problems.push_back(
-        fmt::format("tensor '{}' holds {}; expected a floating type", full, dtype_name(tensor.dtype)));
-    return books_->stand_in(expected);
+    return books_->stand_in(
+        fmt::format("tensor '{}' holds {}; expected a floating type", full, dtype_name(tensor.dtype)), expected);
+  }
+  if (const std::string scale = scale_of(weights, full, tensor.dtype); !scale.empty()) {
+    return books_->stand_in(
+        fmt::format("tensor '{}' holds {} with a scale beside it ('{}'), which is not read; expected "
+                    "float32, bfloat16 or float16",
+                    full, dtype_name(tensor.dtype), scale),
+        expected);
   }
   if (!fits(tensor.shape, expected)) {
-    books_->problems.push_back(
-        fmt::format("tensor '{}' has the shape {}; expected {}", full, tensor.shape.to_string(), describe(expected)));
-    return books_->stand_in(expected);
+    return books_->stand_in(
+        fmt::format("tensor '{}' has the shape {}; expected {}", full, tensor.shape.to_string(), describe(expected)),
+        expected);
   }
-  return tensor;
+  return describe_only() ? tensor : weights.get(full);
 }
 
 std::vector<float> WeightLoader::take_float(std::string_view name, const Shape& expected) {
+  const size_t problems = books_->problems.size();
   const TensorView tensor = take(name, expected);
   const int64_t count = tensor.shape.count();
+  const bool is_stand_in = books_->problems.size() > problems;
+  if (is_stand_in) books_->count_copied_stand_in(count * static_cast<int64_t>(sizeof(float)));
   std::vector<float> values(static_cast<size_t>(count));
-  convert_to_float(tensor.data, tensor.dtype, count, values.data());
+  if (is_stand_in) return values;
+  convert_to_float(tensor, values.data());
+  release(tensor);
   return values;
 }
 
@@ -133,6 +192,8 @@ void WeightLoader::ignore(std::string_view prefix, std::string_view why) {
   books_->ignored.emplace_back(full_name(prefix), std::string(why));
 }
 
+void WeightLoader::release(const TensorView& tensor) const noexcept { books_->context.weights.release(tensor); }
+
 ThreadPool& WeightLoader::thread_pool() const { return books_->context.thread_pool; }
 EngineConfig& WeightLoader::config() const { return books_->context.config; }
 // Once something is wrong the load can only end in a message: what was found first is not worth packing.
@@ -144,7 +205,7 @@ void WeightLoader::count_matmul(int64_t parameters, int64_t bytes) {
 }
 
 void WeightLoader::finish(ModelInfo& info) {
-  if (!books_->problems.empty()) books_->fail();
+  if (!books_->problems.empty()) books_->fail(false);
   const WeightSource& weights = books_->context.weights;
   std::map<DType, int64_t> by_dtype;
   std::vector<int64_t> left_out(books_->ignored.size());
@@ -160,7 +221,7 @@ void WeightLoader::finish(ModelInfo& info) {
       }
       continue;
     }
-    const TensorView tensor = weights.get(name);
+    const TensorView tensor = weights.peek(name);
     by_dtype[tensor.dtype] += tensor.shape.count();
     info.weight_bytes += tensor.size_bytes();
   }

@@ -2,10 +2,10 @@
 //
 // Takes named tensors for layers and keeps the books: which were used, which are missing or of another shape (all
 // reported in one message by `finish`), parameters by dtype, progress. A missing tensor reads as zeros until `finish`
-// throws. Lives as long as the load context that it was made from, however it is copied; one thread.
+// throws; a configuration that asks for far more than there is ends earlier, before it costs memory or time. Lives as
+// long as the load context that it was made from, however it is copied; one thread.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -26,14 +26,18 @@ class WeightLoader {
 
   bool has(std::string_view name) const;
   // The tensor as stored, row-major. A size of 0 in `expected` matches any. Floating types only. What does
-  // not fit is noted for `finish`, and zeros of the expected shape come back (float32; any-size as 1).
+  // not fit is noted for `finish`, and zeros of the expected shape come back (float32; any-size as 1). Throws what
+  // `finish` would once 1000 problems are noted, or where the zeros would be larger than any model's weight.
   TensorView take(std::string_view name, const Shape& expected);
-  // A float32 copy.
+  // A float32 copy. Throws what `finish` would once zeros for tensors that do not fit fill 256 MiB.
   std::vector<float> take_float(std::string_view name, const Shape& expected);
   // The first of the names that is there (both spellings of published checkpoints); the first one in messages.
   std::string_view first_of(std::initializer_list<std::string_view> names) const;
   // Tensors below this prefix are known and not needed (buffers, other towers); `why` goes to the notes of `inspect`.
   void ignore(std::string_view prefix, std::string_view why);
+
+  // A tensor from `take` was copied: the system may drop its pages.
+  void release(const TensorView& tensor) const noexcept;
 
   ThreadPool& thread_pool() const;
   EngineConfig& config() const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LFM2 (Liquid AI, 2025): layers of gated short convolution or grouped-query attention with normed queries and keys, each
-// followed by a gated MLP. x = x + operator(operator_norm(x)); x = x + mlp(ffn_norm(x)).
+// LFM2 (Liquid AI, 2025): layers of gated short convolution or grouped-query attention with normed queries and keys,
+// each followed by a gated MLP. x = x + operator(operator_norm(x)); x = x + mlp(ffn_norm(x)).
 #include <algorithm>
 
 #include "base/json.h"
@@ -15,6 +15,7 @@
 #include "layers/short_conv.h"
 #include "layers/weight_loader.h"
 #include "models/rope_parameters.h"
+#include "models/sizes.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -61,14 +62,15 @@ Lfm2Config read_config(const std::string& text, const std::string& path) {
   fields.alias("intermediate_size", {"block_ff_dim"})
       .alias("tie_word_embeddings", {"tie_embedding"})
       .alias("norm_eps", {"block_norm_eps"})
-      .alias("num_attention_heads", {"num_heads"});
-  fields.required("vocab_size", &c.vocab_size, positive())
-      .required("hidden_size", &c.hidden_size, positive())
-      .required("num_hidden_layers", &c.num_hidden_layers, between(1, 1 << 16))
-      .required("num_attention_heads", &c.num_attention_heads, positive());
-  fields.optional("num_key_value_heads", &c.num_key_value_heads, c.num_attention_heads, positive())
-      .required("intermediate_size", &c.intermediate_size, positive())
-      .optional("block_multiple_of", &c.block_multiple_of, 256, positive())
+      .alias("num_attention_heads", {"num_heads"})
+      .alias("hidden_size", {"block_dim"});
+  fields.required("vocab_size", &c.vocab_size, vocab_bound())
+      .required("hidden_size", &c.hidden_size, hidden_bound())
+      .required("num_hidden_layers", &c.num_hidden_layers, layers_bound())
+      .required("num_attention_heads", &c.num_attention_heads, heads_bound());
+  fields.optional("num_key_value_heads", &c.num_key_value_heads, c.num_attention_heads, heads_bound())
+      .required("intermediate_size", &c.intermediate_size, width_bound())
+      .optional("block_multiple_of", &c.block_multiple_of, 256, width_bound())
       .optional("block_ffn_dim_multiplier", &c.block_ffn_dim_multiplier, 1.0, between(1e-3, 1e3))
       .optional("block_auto_adjust_ff_dim", &c.block_auto_adjust_ff_dim, true)
       .optional("conv_L_cache", &c.conv_l_cache, 3, between(2, 8))
@@ -81,6 +83,10 @@ Lfm2Config read_config(const std::string& text, const std::string& path) {
   fields
       .check([&] { return static_cast<int64_t>(c.layer_types.size()) == c.num_hidden_layers; },
              "layer_types must name num_hidden_layers layers")
+      .check([&] { return c.ffn_size() >= 1 && c.ffn_size() <= kMostWidth; },
+             fmt::format("the width of the MLP (block_ffn_dim_multiplier * 2/3 * intermediate_size, rounded up to "
+                         "block_multiple_of) must be from 1 to {}",
+                         kMostWidth))
       .check([&] { return c.hidden_size % c.num_attention_heads == 0; }, "num_attention_heads must divide hidden_size")
       .check([&] { return c.num_attention_heads % c.num_key_value_heads == 0; },
              "num_key_value_heads must divide num_attention_heads")
@@ -147,7 +153,7 @@ class Lfm2 final : public Model {
       : config_(c),
         loader_(context),
         base_(loader_.scoped("model")),
-        embed_tokens_(base_, "embed_tokens", c.vocab_size, c.hidden_size),
+        embed_tokens_(base_, "embed_tokens", c.vocab_size, c.hidden_size, c.tie_word_embeddings),
         embedding_norm_(base_, "embedding_norm", c.hidden_size, c.norm_eps),
         lm_head_(loader_, "lm_head", embed_tokens_, c.tie_word_embeddings) {
     for (int64_t i = 0; i < c.num_hidden_layers; ++i) add_layer(i);
@@ -187,7 +193,8 @@ class Lfm2 final : public Model {
  private:
   void add_layer(int64_t i) {
     WeightLoader loader = base_.scoped("layers." + std::to_string(i));
-    layers_.push_back(std::make_unique<Lfm2Block>(loader, loader.scoped("feed_forward"), config_, config_.is_attention(i)));
+    layers_.push_back(
+        std::make_unique<Lfm2Block>(loader, loader.scoped("feed_forward"), config_, config_.is_attention(i)));
     const Lfm2Block& layer = *layers_.back();
     if (layer.attention)
       info_.layers.push_back({layer.attention->layer_name(), "full_attention", layer.attention.get()});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mamba (Gu and Dao, 2023) and Falcon-Mamba, which adds RMS norms without weights on dt, B and C. Per layer: x = x + mixer(norm(x)).
+// Mamba (Gu and Dao, 2023) and Falcon-Mamba, which adds RMS norms without weights on dt, B and C. Per layer: x = x +
+// mixer(norm(x)).
 #include "base/json.h"
 #include "coluber/registry.h"
 #include "formats/hf_config.h"
@@ -9,6 +10,7 @@
 #include "layers/mamba_mixer.h"
 #include "layers/norm.h"
 #include "layers/weight_loader.h"
+#include "models/sizes.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -25,30 +27,34 @@ struct MambaConfig {
   bool is_falcon() const { return model_type == "falcon_mamba"; }
 };
 
-MambaConfig read_config(const std::string& text, const std::string& path) {
+MambaConfig read_config(const std::string& text, const std::string& path, const std::string& model_type) {
   const Json json = parse_config(text, path);
   ConfigFields fields(json, path);
   MambaConfig c;
-  fields.alias("hidden_size", {"d_model"}).alias("num_hidden_layers", {"n_layer"}).alias("intermediate_size", {"d_inner"});
-  fields.optional("model_type", &c.model_type, "mamba")
-      .required("vocab_size", &c.vocab_size, positive())
-      .required("hidden_size", &c.hidden_size, positive())
-      .required("num_hidden_layers", &c.num_hidden_layers, positive())
-      .optional("state_size", &c.state_size, 16, positive())
+  fields.alias("hidden_size", {"d_model"})
+      .alias("num_hidden_layers", {"n_layer"})
+      .alias("intermediate_size", {"d_inner"});
+  c.model_type = model_type;
+  fields.required("vocab_size", &c.vocab_size, vocab_bound())
+      .required("hidden_size", &c.hidden_size, hidden_bound())
+      .required("num_hidden_layers", &c.num_hidden_layers, layers_bound())
+      .optional("state_size", &c.state_size, 16, width_bound())
       .optional("conv_kernel", &c.conv_kernel, 4, between(2, 8))
-      .optional("expand", &c.expand, 2, positive());
-  fields.optional("intermediate_size", &c.intermediate_size, c.expand * c.hidden_size, positive());
+      .optional("expand", &c.expand, 2, between(1, 1 << 10));
+  fields.optional("intermediate_size", &c.intermediate_size, c.expand * c.hidden_size, width_bound());
   // "auto" is what the configuration class itself writes before it is saved.
   const Json* rank = fields.find("time_step_rank");
   c.time_step_rank = (c.hidden_size + 15) / 16;
   if (rank != nullptr && !(rank->is_string() && rank->as_string() == "auto"))
-    fields.required("time_step_rank", &c.time_step_rank, positive());
+    fields.required("time_step_rank", &c.time_step_rank, width_bound());
   fields.optional("layer_norm_epsilon", &c.layer_norm_epsilon, 1e-5, positive_finite())
       .optional("mixer_rms_eps", &c.mixer_rms_eps, 1e-6, positive_finite())
       .optional("use_bias", &c.use_bias, false)
       .optional("use_conv_bias", &c.use_conv_bias, true)
       .optional("tie_word_embeddings", &c.tie_word_embeddings, true)
       .optional("hidden_act", &c.hidden_act, "silu", one_of({"silu", "swish"}))
+      .check([&] { return c.intermediate_size <= kMostWidth; },
+             fmt::format("intermediate_size (expand * hidden_size) must be at most {}", kMostWidth))
       .finish();
   return c;
 }
@@ -85,7 +91,7 @@ class Mamba final : public Model {
       : config_(c),
         loader_(context),
         backbone_(loader_.scoped("backbone")),
-        embeddings_(backbone_, embedding_name(backbone_), c.vocab_size, c.hidden_size),
+        embeddings_(backbone_, embedding_name(backbone_), c.vocab_size, c.hidden_size, c.tie_word_embeddings),
         norm_f_(backbone_, "norm_f", c.hidden_size, c.layer_norm_epsilon),
         lm_head_(loader_, "lm_head", embeddings_, c.tie_word_embeddings) {
     for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
@@ -129,12 +135,15 @@ class Mamba final : public Model {
   ModelInfo info_;
 };
 
-std::unique_ptr<Model> load(ModelLoadContext& context) {
-  return std::make_unique<Mamba>(context, read_config(context.config_json, context.config_path));
+// The family that was found says which it is: a config may name only its architecture.
+ModelFamily family(const std::string& model_type, const std::string& architecture) {
+  return {model_type, {architecture}, [model_type](ModelLoadContext& context) -> std::unique_ptr<Model> {
+            return std::make_unique<Mamba>(context, read_config(context.config_json, context.config_path, model_type));
+          }};
 }
 
-const RegisterModel kMamba({"mamba", {"MambaForCausalLM"}, load});
-const RegisterModel kFalconMamba({"falcon_mamba", {"FalconMambaForCausalLM"}, load});
+const RegisterModel kMamba(family("mamba", "MambaForCausalLM"));
+const RegisterModel kFalconMamba(family("falcon_mamba", "FalconMambaForCausalLM"));
 
 }  // namespace
 }  // namespace coluber

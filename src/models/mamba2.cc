@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mamba-2 (Dao and Gu, 2024). Per layer: x = x + mixer(norm(x)). The gated norm of the mixer spans the whole width, whatever
-// n_groups says, and dt is clamped to time_step_limit in every step.
+// Mamba-2 (Dao and Gu, 2024). Per layer: x = x + mixer(norm(x)). The gated norm of the mixer spans the whole width,
+// whatever n_groups says, and dt is clamped to time_step_limit in every step.
 #include "base/json.h"
 #include "coluber/registry.h"
 #include "formats/hf_config.h"
@@ -10,6 +10,7 @@
 #include "layers/mamba_mixer2.h"
 #include "layers/norm.h"
 #include "layers/weight_loader.h"
+#include "models/sizes.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -19,7 +20,8 @@ struct Mamba2Config {
   int64_t vocab_size = 0, hidden_size = 0, num_hidden_layers = 0;
   int64_t num_heads = 0, head_dim = 0, state_size = 0, n_groups = 0, conv_kernel = 0, expand = 0, chunk_size = 0;
   double layer_norm_epsilon = 0;
-  bool use_bias = false, use_conv_bias = true, tie_word_embeddings = false;
+  bool use_bias = false, use_conv_bias = true;
+  std::optional<bool> tie_word_embeddings;
   std::vector<double> time_step_limit;
   std::string hidden_act;
 
@@ -31,24 +33,26 @@ Mamba2Config read_config(const std::string& text, const std::string& path) {
   ConfigFields fields(json, path);
   Mamba2Config c;
   fields.alias("hidden_size", {"d_model"}).alias("num_hidden_layers", {"n_layer"});
-  fields.required("vocab_size", &c.vocab_size, positive())
-      .required("hidden_size", &c.hidden_size, positive())
-      .required("num_hidden_layers", &c.num_hidden_layers, positive())
-      .optional("head_dim", &c.head_dim, 64, positive())
-      .optional("expand", &c.expand, 2, positive());
-  fields.optional("num_heads", &c.num_heads, std::max<int64_t>(c.expand * c.hidden_size / c.head_dim, 1), positive())
-      .optional("state_size", &c.state_size, 128, positive())
-      .optional("n_groups", &c.n_groups, 8, positive())
+  fields.required("vocab_size", &c.vocab_size, vocab_bound())
+      .required("hidden_size", &c.hidden_size, hidden_bound())
+      .required("num_hidden_layers", &c.num_hidden_layers, layers_bound())
+      .optional("head_dim", &c.head_dim, 64, head_dim_bound())
+      .optional("expand", &c.expand, 2, between(1, 1 << 10));
+  fields.optional("num_heads", &c.num_heads, std::max<int64_t>(c.expand * c.hidden_size / c.head_dim, 1), heads_bound())
+      .optional("state_size", &c.state_size, 128, between(1, 1 << 16))
+      .optional("n_groups", &c.n_groups, 8, heads_bound())
       .optional("conv_kernel", &c.conv_kernel, 4, between(2, 8))
       .optional("chunk_size", &c.chunk_size, 256, positive())
       .optional("layer_norm_epsilon", &c.layer_norm_epsilon, 1e-5, positive_finite())
       .optional("use_bias", &c.use_bias, false)
       .optional("use_conv_bias", &c.use_conv_bias, true)
-      .optional("tie_word_embeddings", &c.tie_word_embeddings, false)
+      .optional("tie_word_embeddings", &c.tie_word_embeddings)
       .optional("time_step_limit", &c.time_step_limit, {0.0, kInfinity}, at_least(0))
       .optional("hidden_act", &c.hidden_act, "silu", one_of({"silu", "swish"}))
       .check([&] { return c.intermediate_size() == c.expand * c.hidden_size; },
              "num_heads * head_dim must be expand * hidden_size")
+      .check([&] { return c.intermediate_size() <= kMostWidth && c.n_groups * c.state_size <= kMostWidth; },
+             fmt::format("num_heads * head_dim and n_groups * state_size must be at most {}", kMostWidth))
       .check([&] { return c.num_heads % c.n_groups == 0; }, "n_groups must divide num_heads")
       .check([&] { return c.time_step_limit.size() == 2 && c.time_step_limit[0] <= c.time_step_limit[1]; },
              "time_step_limit must be two numbers, the lower first")
@@ -86,15 +90,20 @@ std::string_view embedding_name(const WeightLoader& backbone) {
   return backbone.has("embedding.weight") ? "embedding" : "embeddings";
 }
 
+// Without a word on it, the head is the checkpoint's own where it has one.
+bool is_tied(const WeightLoader& loader, const Mamba2Config& c) {
+  return c.tie_word_embeddings.value_or(!loader.has("lm_head.weight"));
+}
+
 class Mamba2 final : public Model {
  public:
   Mamba2(ModelLoadContext& context, const Mamba2Config& c)
       : config_(c),
         loader_(context),
         backbone_(loader_.scoped("backbone")),
-        embeddings_(backbone_, embedding_name(backbone_), c.vocab_size, c.hidden_size),
+        embeddings_(backbone_, embedding_name(backbone_), c.vocab_size, c.hidden_size, is_tied(loader_, c)),
         norm_f_(backbone_, "norm_f", c.hidden_size, c.layer_norm_epsilon),
-        lm_head_(loader_, "lm_head", embeddings_, c.tie_word_embeddings) {
+        lm_head_(loader_, "lm_head", embeddings_, is_tied(loader_, c)) {
     context.config.mamba_chunk_size = c.chunk_size;
     for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
       layers_.push_back(std::make_unique<Mamba2Block>(backbone_.scoped("layers." + std::to_string(i)), c));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MiniMax (MiniMax-Text-01, 2025): layers of lightning attention or softmax attention, each followed by experts. The residual is
-// the *normed* input, scaled: h = alpha * norm(x) + beta * f(norm(x)), for the attention and for the experts.
+// MiniMax (MiniMax-Text-01, 2025): layers of lightning attention or softmax attention, each followed by experts. The
+// residual is the *normed* input, scaled: h = alpha * norm(x) + beta * f(norm(x)), for the attention and for the
+// experts.
 #include <algorithm>
 
 #include "base/json.h"
@@ -15,6 +16,7 @@
 #include "layers/norm.h"
 #include "layers/weight_loader.h"
 #include "models/rope_parameters.h"
+#include "models/sizes.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -30,7 +32,7 @@ struct MiniMaxConfig {
   int64_t num_attention_heads = 0, num_key_value_heads = 0, head_dim = 0;
   int64_t num_local_experts = 0, num_experts_per_tok = 0;
   double rms_norm_eps = 0;
-  bool tie_word_embeddings = false;
+  std::optional<bool> tie_word_embeddings;
   ResidualScale linear_attn, full_attn, mlp;
   std::vector<std::string> layer_types;
   std::string hidden_act;
@@ -52,18 +54,18 @@ MiniMaxConfig read_config(const std::string& text, const std::string& path) {
   const Json json = parse_config(text, path);
   ConfigFields fields(json, path);
   MiniMaxConfig c;
-  fields.required("vocab_size", &c.vocab_size, positive())
-      .required("hidden_size", &c.hidden_size, positive())
-      .required("intermediate_size", &c.intermediate_size, positive())
-      .required("num_hidden_layers", &c.num_hidden_layers, between(1, 1 << 16))
-      .required("num_attention_heads", &c.num_attention_heads, positive());
-  fields.optional("num_key_value_heads", &c.num_key_value_heads, c.num_attention_heads, positive())
-      .optional("head_dim", &c.head_dim, std::max<int64_t>(c.hidden_size / c.num_attention_heads, 1), positive())
-      .optional("num_local_experts", &c.num_local_experts, 8, between(1, 1 << 16))
+  fields.required("vocab_size", &c.vocab_size, vocab_bound())
+      .required("hidden_size", &c.hidden_size, hidden_bound())
+      .required("intermediate_size", &c.intermediate_size, width_bound())
+      .required("num_hidden_layers", &c.num_hidden_layers, layers_bound())
+      .required("num_attention_heads", &c.num_attention_heads, heads_bound());
+  fields.optional("num_key_value_heads", &c.num_key_value_heads, c.num_attention_heads, heads_bound())
+      .optional("head_dim", &c.head_dim, std::max<int64_t>(c.hidden_size / c.num_attention_heads, 1), head_dim_bound())
+      .optional("num_local_experts", &c.num_local_experts, 8, experts_bound())
       .optional("num_experts_per_tok", &c.num_experts_per_tok, 2, positive())
       .optional("max_position_embeddings", &c.max_position_embeddings, 4096 * 32, positive())
       .optional("rms_norm_eps", &c.rms_norm_eps, 1e-5, positive_finite())
-      .optional("tie_word_embeddings", &c.tie_word_embeddings, false)
+      .optional("tie_word_embeddings", &c.tie_word_embeddings)
       .optional("hidden_act", &c.hidden_act, "silu", one_of({"silu", "swish"}))
       .optional("layer_types", &c.layer_types, {}, one_of({"linear_attention", "full_attention"}));
   read_residual_scales(fields, c);
@@ -74,6 +76,8 @@ MiniMaxConfig read_config(const std::string& text, const std::string& path) {
   fields
       .check([&] { return static_cast<int64_t>(c.layer_types.size()) == c.num_hidden_layers; },
              "layer_types must name num_hidden_layers layers")
+      .check([&] { return c.num_attention_heads * c.head_dim <= kMostWidth; },
+             fmt::format("num_attention_heads * head_dim must be at most {}", kMostWidth))
       .check([&] { return c.num_attention_heads % c.num_key_value_heads == 0; },
              "num_key_value_heads must divide num_attention_heads")
       .check([&] { return c.num_experts_per_tok <= c.num_local_experts; },
@@ -140,15 +144,20 @@ void mix(const ResidualScale& scale, const float* residual, const float* y, floa
   for (int64_t i = 0; i < count; ++i) x[i] = residual[i] * alpha + y[i] * beta;
 }
 
+// Without a word on it, the head is the checkpoint's own where it has one.
+bool is_tied(const WeightLoader& loader, const MiniMaxConfig& c) {
+  return c.tie_word_embeddings.value_or(!loader.has("lm_head.weight"));
+}
+
 class MiniMax final : public Model {
  public:
   MiniMax(ModelLoadContext& context, const MiniMaxConfig& c)
       : config_(c),
         loader_(context),
         base_(loader_.scoped("model")),
-        embed_tokens_(base_, "embed_tokens", c.vocab_size, c.hidden_size),
+        embed_tokens_(base_, "embed_tokens", c.vocab_size, c.hidden_size, is_tied(loader_, c)),
         norm_(base_, "norm", c.hidden_size, c.rms_norm_eps),
-        lm_head_(loader_, "lm_head", embed_tokens_, c.tie_word_embeddings) {
+        lm_head_(loader_, "lm_head", embed_tokens_, is_tied(loader_, c)) {
     for (int64_t i = 0; i < c.num_hidden_layers; ++i) add_layer(i);
     info_.architecture = "minimax";
     info_.vocab_size = c.vocab_size;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads how positions turn queries and keys, in both spellings of published configs: `rope_parameters` (transformers 5), or
-// `rope_theta` with `rope_scaling` beside it.
+// Reads how positions turn queries and keys, in both spellings of published configs: `rope_parameters` (transformers
+// 5), or `rope_theta` with `rope_scaling` beside it.
 #pragma once
 
 #include "formats/hf_config.h"
