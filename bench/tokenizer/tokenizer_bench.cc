@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The tokenizer alone, for comparisons with other implementations:
-//   tokenizer_bench TOKENIZER --time FILE --reps N   encodes FILE line by line N times on one thread, prints seconds a pass
-//   tokenizer_bench TOKENIZER                        JSON lines on stdin: {"text", "add_special_tokens"?} to {"ids"},
+//   tokenizer_bench TOKENIZER --time FILE --reps N   encodes FILE line by line N times on one thread, prints seconds a
+//   pass tokenizer_bench TOKENIZER                        JSON lines on stdin: {"text", "add_special_tokens"?} to
+//   {"ids"},
 //                                                    {"ids", "skip_special_tokens"?} to {"text", "streamed"}
 #include <algorithm>
 #include <chrono>
@@ -76,7 +77,8 @@ Json answer(const coluber::Tokenizer& tokenizer, const Json& request) {
   std::string streamed;
   for (const int32_t id : ids) {
     const std::string part = stream.push(id);
-    if (!coluber::is_valid_utf8(part)) throw coluber::Error(coluber::ErrorCode::kInternal, "half a character was streamed");
+    if (!coluber::is_valid_utf8(part))
+      throw coluber::Error(coluber::ErrorCode::kInternal, "half a character was streamed");
     streamed += part;
   }
   streamed += stream.flush();

@@ -66,7 +66,8 @@ int32_t AddedTokens::add(AddedToken token, const Vocab& model) {
   if (is_new) {
     tokens_.push_back(std::move(token));
   } else {
-    *std::find_if(tokens_.begin(), tokens_.end(), [&](const AddedToken& other) { return other.content == token.content; }) = token;
+    *std::find_if(tokens_.begin(), tokens_.end(),
+                  [&](const AddedToken& other) { return other.content == token.content; }) = token;
   }
   return id;
 }
@@ -80,7 +81,8 @@ void AddedTokens::build(Matcher& matcher, bool normalized, const Normalizer* nor
       std::string text = token.content;
       bool at_origin = true;
       if (normalized && normalizer != nullptr) {
-        if (auto done = normalizer->apply(text, at_origin); !done) throw Error(ErrorCode::kInvalidData, done.error().message);
+        if (auto done = normalizer->apply(text, at_origin); !done)
+          throw Error(ErrorCode::kInvalidData, done.error().message);
       }
       const int32_t id = id_of(token.content);
       decoded_[id] = text;

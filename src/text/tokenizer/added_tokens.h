@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The "added_tokens" of a tokenizer.json: texts that are found before (or, where `normalized`, after) normalization and become one
-// id whatever the model says. Filled while loading, then immutable and thread-safe.
+// The "added_tokens" of a tokenizer.json: texts that are found before (or, where `normalized`, after) normalization and
+// become one id whatever the model says. Filled while loading, then immutable and thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ struct AddedPart {
 
 class AddedTokens {
  public:
-  // Gives the token its id: the model's, where it knows the text, else the next one behind all others. An empty text and an exact
-  // repetition are ignored. Returns the id, kNone where ignored.
+  // Gives the token its id: the model's, where it knows the text, else the next one behind all others. An empty text
+  // and an exact repetition are ignored. Returns the id, kNone where ignored.
   int32_t add(AddedToken token, const Vocab& model);
   // Call once, after the last `add`.
   void finish(const Normalizer* normalizer);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Byte-pair encoding. A word starts as one symbol a character (or a byte, where byte letters stand for bytes); again and again the
-// pair with the lowest rank, the leftmost of equals, becomes one symbol. Short words look for it by a scan over their ranks, which
-// fit in a few cache lines; words beyond kScanSymbols use a heap, so that a text without a space stays O(n log n).
+// Byte-pair encoding. A word starts as one symbol a character (or a byte, where byte letters stand for bytes); again
+// and again the pair with the lowest rank, the leftmost of equals, becomes one symbol. Short words look for it by a
+// scan over their ranks, which fit in a few cache lines; words beyond kScanSymbols use a heap, so that a text without a
+// space stays O(n log n).
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -50,10 +51,10 @@ class Bpe final : public Model {
   bool fuse_unk_ = false;
   bool byte_fallback_ = false;
   bool ignore_merges_ = false;
-  bool bytes_ready_ = false;        // all byte letters are tokens, and no option looks at characters
-  bool cuts_at_metaspace_ = false;  // no merge joins anything to a following ▁
-  std::array<int32_t, 256> letter_ids_{};         // by byte, the id of its letter
-  std::array<int32_t, 256> fallback_ids_{};       // by byte, the id of "<0xNN>"
+  bool bytes_ready_ = false;                 // all byte letters are tokens, and no option looks at characters
+  bool cuts_at_metaspace_ = false;           // no merge joins anything to a following ▁
+  std::array<int32_t, 256> letter_ids_{};    // by byte, the id of its letter
+  std::array<int32_t, 256> fallback_ids_{};  // by byte, the id of "<0xNN>"
 };
 
 Bpe::Bpe(const Component& component) {
@@ -68,7 +69,8 @@ Bpe::Bpe(const Component& component) {
     const int32_t id = vocab_.find(unk_token_);
     if (id != Vocab::kNone) unk_id_ = id;
   }
-  for (size_t byte = 0; byte < 256; ++byte) fallback_ids_[byte] = vocab_.find(byte_token(static_cast<unsigned char>(byte)));
+  for (size_t byte = 0; byte < 256; ++byte)
+    fallback_ids_[byte] = vocab_.find(byte_token(static_cast<unsigned char>(byte)));
   load_merges(component);
   prepare_bytes();
 }
@@ -76,7 +78,8 @@ Bpe::Bpe(const Component& component) {
 void Bpe::load_merges(const Component& component) {
   const Json* list = component.json().find("merges");
   if (list == nullptr || !list->is_array()) {
-    component.refuse(fmt::format("\"merges\" should be an array, found {}", list == nullptr ? "nothing" : list->type_name()));
+    component.refuse(
+        fmt::format("\"merges\" should be an array, found {}", list == nullptr ? "nothing" : list->type_name()));
   }
   merges_.reserve(list->as_array().size());
   cuts_at_metaspace_ = vocab_.find(kMetaspace) != Vocab::kNone && prefix_.empty() && suffix_.empty();
@@ -94,7 +97,8 @@ void Bpe::load_merges(const Component& component) {
       }
       left = std::string_view(text).substr(0, space);
       right = std::string_view(text).substr(space + 1);
-    } else if (merge.is_array() && merge.as_array().size() == 2 && merge.as_array()[0].is_string() && merge.as_array()[1].is_string()) {
+    } else if (merge.is_array() && merge.as_array().size() == 2 && merge.as_array()[0].is_string() &&
+               merge.as_array()[1].is_string()) {
       left = merge.as_array()[0].as_string();
       right = merge.as_array()[1].as_string();
     } else {
@@ -130,7 +134,8 @@ void Bpe::prepare_bytes() {
   }
 }
 
-Result<void> Bpe::encode(std::string_view text, std::span<const Piece> pieces, Scratch& scratch, std::vector<int32_t>& ids) const {
+Result<void> Bpe::encode(std::string_view text, std::span<const Piece> pieces, Scratch& scratch,
+                         std::vector<int32_t>& ids) const {
   for (const Piece& piece : pieces) {
     const std::string_view word = text.substr(piece.begin, piece.end - piece.begin);
     if (auto done = encode_long(word, scratch, ids); !done) return done;
@@ -140,7 +145,8 @@ Result<void> Bpe::encode(std::string_view text, std::span<const Piece> pieces, S
 
 // A text without pre-tokenizer is one word; where no merge crosses the start of a ▁ run, its parts merge independently.
 Result<void> Bpe::encode_long(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
-  if (!cuts_at_metaspace_ || ignore_merges_ || word.size() <= WordCache::kMaxKeyBytes) return encode_word(word, scratch, ids);
+  if (!cuts_at_metaspace_ || ignore_merges_ || word.size() <= WordCache::kMaxKeyBytes)
+    return encode_word(word, scratch, ids);
   size_t begin = 0;
   size_t at = 0;
   while (true) {
@@ -214,8 +220,9 @@ Result<void> Bpe::start_symbols(std::string_view word, std::vector<int32_t>& sym
     if (byte_fallback_ && add_byte_tokens(character, symbols)) continue;
     if (unk_token_.empty()) continue;
     if (!unk_id_) {
-      return fail(ErrorCode::kInvalidArgument, "\"{}\" is no token, and the unknown token \"{}\" is not in the vocabulary either",
-                  character, unk_token_);
+      return fail(ErrorCode::kInvalidArgument,
+                  "\"{}\" is no token, and the unknown token \"{}\" is not in the vocabulary either", character,
+                  unk_token_);
     }
     if (unknown && !fuse_unk_) symbols.push_back(*unk_id_);
     unknown = true;
@@ -224,7 +231,8 @@ Result<void> Bpe::start_symbols(std::string_view word, std::vector<int32_t>& sym
   return {};
 }
 
-Result<void> Bpe::encode_bytes(std::string_view text, const Scanner& scanner, Scratch& scratch, std::vector<int32_t>& ids) const {
+Result<void> Bpe::encode_bytes(std::string_view text, const Scanner& scanner, Scratch& scratch,
+                               std::vector<int32_t>& ids) const {
   for (size_t at = 0; at < text.size();) {
     const size_t end = scanner.next(text, at);
     const std::string_view word = text.substr(at, end - at);
@@ -290,7 +298,8 @@ void Bpe::merge_by_scan(std::vector<int32_t>& symbols) const {
   symbols.resize(count);
 }
 
-// A linked list of symbols and a heap of (rank, position). An entry is stale where the pair at its position has another rank now.
+// A linked list of symbols and a heap of (rank, position). An entry is stale where the pair at its position has another
+// rank now.
 void Bpe::merge_by_heap(std::vector<int32_t>& symbols, Scratch& scratch) const {
   const auto count = static_cast<int32_t>(symbols.size());
   auto& previous = scratch.previous;
@@ -299,10 +308,13 @@ void Bpe::merge_by_heap(std::vector<int32_t>& symbols, Scratch& scratch) const {
   previous.resize(symbols.size());
   next.resize(symbols.size());
   heap.clear();
-  const auto entry_of = [](uint32_t rank, int32_t at) { return static_cast<uint64_t>(rank) << 32 | static_cast<uint32_t>(at); };
+  const auto entry_of = [](uint32_t rank, int32_t at) {
+    return static_cast<uint64_t>(rank) << 32 | static_cast<uint32_t>(at);
+  };
   const auto pair_at = [&](int32_t at) {
     const int32_t right = next[static_cast<size_t>(at)];
-    return right < 0 ? MergeTable::Merge() : merges_.find(symbols[static_cast<size_t>(at)], symbols[static_cast<size_t>(right)]);
+    return right < 0 ? MergeTable::Merge()
+                     : merges_.find(symbols[static_cast<size_t>(at)], symbols[static_cast<size_t>(right)]);
   };
   const auto push = [&](int32_t at) {
     const MergeTable::Merge merge = pair_at(at);
@@ -315,7 +327,8 @@ void Bpe::merge_by_heap(std::vector<int32_t>& symbols, Scratch& scratch) const {
     next[static_cast<size_t>(i)] = i + 1 < count ? i + 1 : -1;
   }
   for (int32_t i = 0; i + 1 < count; ++i) {
-    if (const MergeTable::Merge merge = pair_at(i); merge.rank != MergeTable::kNoRank) heap.push_back(entry_of(merge.rank, i));
+    if (const MergeTable::Merge merge = pair_at(i); merge.rank != MergeTable::kNoRank)
+      heap.push_back(entry_of(merge.rank, i));
   }
   std::make_heap(heap.begin(), heap.end(), std::greater<>());
   while (!heap.empty()) {

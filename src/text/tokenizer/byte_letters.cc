@@ -10,8 +10,8 @@ namespace {
 
 // Printable bytes of Latin-1 stand for themselves; the others get U+0100 and up, in order.
 struct ByteLetters {
-  std::array<char, 512> letters{};       // two bytes a letter; the second is 0 for ASCII
-  std::array<int16_t, 0x144> bytes{};    // by code point, -1 where it is no letter
+  std::array<char, 512> letters{};     // two bytes a letter; the second is 0 for ASCII
+  std::array<int16_t, 0x144> bytes{};  // by code point, -1 where it is no letter
 };
 
 ByteLetters make_letters() {

@@ -33,7 +33,8 @@ uint32_t ByteTrie::find_base(const std::vector<unsigned char>& labels) {
     for (uint32_t offset = 0; offset < kBlock; ++offset) {
       const uint32_t base = block * kBlock + (offset ^ labels[0]);
       if (units_[base ^ labels[0]].parent != kFree) continue;
-      if (std::all_of(labels.begin(), labels.end(), [&](unsigned char label) { return units_[base ^ label].parent == kFree; })) {
+      if (std::all_of(labels.begin(), labels.end(),
+                      [&](unsigned char label) { return units_[base ^ label].parent == kFree; })) {
         return base;
       }
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A double-array trie over byte strings: finding all keys that are prefixes of a text reads one 8-byte unit a byte. Built once from
-// a set of keys, then immutable and thread-safe.
+// A double-array trie over byte strings: finding all keys that are prefixes of a text reads one 8-byte unit a byte.
+// Built once from a set of keys, then immutable and thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -58,7 +58,8 @@ Result<Charsmap> Charsmap::from_base64(std::string_view base64) {
   map.units_.resize(trie_bytes / 4);
   std::memcpy(map.units_.data(), bytes->data() + sizeof trie_bytes, trie_bytes);
   map.texts_ = bytes->substr(sizeof trie_bytes + trie_bytes);
-  if (valid_utf8_prefix(map.texts_) != map.texts_.size()) return fail(ErrorCode::kInvalidData, "its texts are not UTF-8");
+  if (valid_utf8_prefix(map.texts_) != map.texts_.size())
+    return fail(ErrorCode::kInvalidData, "its texts are not UTF-8");
   return map;
 }
 
@@ -76,7 +77,8 @@ std::optional<std::string_view> Charsmap::transform(std::string_view chunk) cons
     if (node >= units_.size()) return std::nullopt;
     // The shortest key that is a prefix of the chunk decides, as in the reference.
     const size_t start = value_of(units_[node]);
-    if (start > texts_.size() || (start < texts_.size() && (static_cast<unsigned char>(texts_[start]) & 0xC0) == 0x80)) {
+    if (start > texts_.size() ||
+        (start < texts_.size() && (static_cast<unsigned char>(texts_[start]) & 0xC0) == 0x80)) {
       return std::nullopt;
     }
     return std::string_view(texts_).substr(start, std::min(texts_.find('\0', start), texts_.size()) - start);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SentencePiece's precompiled character map (the "Precompiled" normalizer): a double-array trie of source texts and the texts that
-// replace them. It is read from outside bytes, so every step is checked against the table's bounds. Immutable, thread-safe.
+// SentencePiece's precompiled character map (the "Precompiled" normalizer): a double-array trie of source texts and the
+// texts that replace them. It is read from outside bytes, so every step is checked against the table's bounds.
+// Immutable, thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,9 @@ Component::Component(const Json& json, std::string place) : json_(&json), place_
   if (!json.is_object()) refuse(fmt::format("expected an object, found {}", json.type_name()));
 }
 
-void Component::refuse(const std::string& message) const { throw make_error(ErrorCode::kInvalidData, "{}: {}", place_, message); }
+void Component::refuse(const std::string& message) const {
+  throw make_error(ErrorCode::kInvalidData, "{}: {}", place_, message);
+}
 
 void Component::unknown_kind(std::string_view what, std::initializer_list<std::string_view> known) const {
   std::string names;
@@ -17,7 +19,8 @@ void Component::unknown_kind(std::string_view what, std::initializer_list<std::s
     if (!names.empty()) names += ", ";
     names += name;
   }
-  throw make_error(ErrorCode::kUnsupported, "{}: the {} \"{}\" is not known; known are {}", place_, what, type(), names);
+  throw make_error(ErrorCode::kUnsupported, "{}: the {} \"{}\" is not known; known are {}", place_, what, type(),
+                   names);
 }
 
 const std::string& Component::type() const { return text("type"); }
@@ -49,7 +52,8 @@ bool Component::boolean(std::string_view key, std::optional<bool> fallback) cons
   const Json* value = json_->find(key);
   if ((value == nullptr || value->is_null()) && fallback) return *fallback;
   if (value == nullptr || !value->is_bool()) {
-    refuse(fmt::format("\"{}\" should be true or false, found {}", key, value == nullptr ? "nothing" : value->type_name()));
+    refuse(fmt::format("\"{}\" should be true or false, found {}", key,
+                       value == nullptr ? "nothing" : value->type_name()));
   }
   return value->as_bool();
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading the parts of a tokenizer.json: a JSON object together with its place in the file, so that every message can say where
-// a value is wrong, what was expected and what was found. Used only while loading; all faults are thrown as Error.
+// Reading the parts of a tokenizer.json: a JSON object together with its place in the file, so that every message can
+// say where a value is wrong, what was expected and what was found. Used only while loading; all faults are thrown as
+// Error.
 #pragma once
 
 #include <initializer_list>
@@ -29,7 +30,8 @@ class Component {
   bool boolean(std::string_view key, std::optional<bool> fallback = std::nullopt) const;
   const std::string& text(std::string_view key) const;
   std::string text_or(std::string_view key, std::string_view fallback) const;  // fallback where missing or null
-  int64_t integer(std::string_view key, int64_t low, int64_t high, std::optional<int64_t> fallback = std::nullopt) const;
+  int64_t integer(std::string_view key, int64_t low, int64_t high,
+                  std::optional<int64_t> fallback = std::nullopt) const;
   std::string character(std::string_view key, std::string_view fallback = {}) const;  // exactly one character
 
   // Throws kUnsupported: this component's kind is not among `known`.

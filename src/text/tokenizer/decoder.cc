@@ -19,7 +19,8 @@ class StageOf final : public DecodeStage {
  public:
   explicit StageOf(Settings... settings) : settings_(std::move(settings)...) {}
   std::unique_ptr<TokenSink> start(TokenSink& next) const override {
-    return std::apply([&](const Settings&... settings) { return std::make_unique<Sink>(next, settings...); }, settings_);
+    return std::apply([&](const Settings&... settings) { return std::make_unique<Sink>(next, settings...); },
+                      settings_);
   }
 
  private:
@@ -82,7 +83,10 @@ class ByteLevel final : public WholeTokens {
 std::optional<char> parse_byte_token(std::string_view text) {
   if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return std::nullopt;
   const auto digit = [](char c) {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
   };
   const int high = text[3] == '+' ? 0 : digit(text[3]);
   const int low = digit(text[4]);
@@ -137,7 +141,8 @@ class Fuse final : public TokenSink {
 
 class StripStart final : public TokenSink {
  public:
-  StripStart(TokenSink& next, std::string content, int64_t count) : next_(next), content_(std::move(content)), count_(count) {}
+  StripStart(TokenSink& next, std::string content, int64_t count)
+      : next_(next), content_(std::move(content)), count_(count) {}
   void token(std::string_view text, bool starts, bool ends) override {
     if (starts) left_ = count_;
     while (left_ > 0 && !text.empty()) {
@@ -161,7 +166,8 @@ class StripStart final : public TokenSink {
 
 class StripStop final : public WholeTokens {
  public:
-  StripStop(TokenSink& next, std::string content, int64_t count) : WholeTokens(next), content_(std::move(content)), count_(count) {}
+  StripStop(TokenSink& next, std::string content, int64_t count)
+      : WholeTokens(next), content_(std::move(content)), count_(count) {}
 
  private:
   void on_token(std::string_view text) override {
@@ -185,7 +191,8 @@ void append_replaced(std::string& out, std::string_view text, std::string_view f
 // A literal of one character cannot lie across two parts.
 class ReplaceCharacter final : public TokenSink {
  public:
-  ReplaceCharacter(TokenSink& next, std::string from, std::string to) : next_(next), from_(std::move(from)), to_(std::move(to)) {}
+  ReplaceCharacter(TokenSink& next, std::string from, std::string to)
+      : next_(next), from_(std::move(from)), to_(std::move(to)) {}
   void token(std::string_view text, bool starts, bool ends) override {
     out_.clear();
     append_replaced(out_, text, from_, to_);
@@ -275,7 +282,8 @@ std::string clean_token(std::string_view text) {
 
 class WordPiece final : public WholeTokens {
  public:
-  WordPiece(TokenSink& next, std::string prefix, bool cleanup) : WholeTokens(next), prefix_(std::move(prefix)), cleanup_(cleanup) {}
+  WordPiece(TokenSink& next, std::string prefix, bool cleanup)
+      : WholeTokens(next), prefix_(std::move(prefix)), cleanup_(cleanup) {}
 
  private:
   void on_token(std::string_view text) override {
@@ -351,8 +359,8 @@ class Join final : public WholeTokens {
   bool first_ = true;
 };
 
-// Works on the joined text. A cut before a space is safe where no apostrophe stands before it: every pattern starts with a space, and
-// only " ' " has another one. So a word waits for the next space.
+// Works on the joined text. A cut before a space is safe where no apostrophe stands before it: every pattern starts
+// with a space, and only " ' " has another one. So a word waits for the next space.
 class Cleanup final : public TokenSink {
  public:
   explicit Cleanup(TokenSink& next) : next_(next) {}
@@ -424,7 +432,8 @@ void DecodeChain::add_cleanup() { stages_.push_back(make_stage<Cleanup>()); }
 void DecodeChain::load_stage(const Component& component, int depth) {
   const std::string& type = component.type();
   if (type == "Sequence") {
-    if (depth >= kMaxComponentDepth) component.refuse(fmt::format("sequences are nested deeper than {}", kMaxComponentDepth));
+    if (depth >= kMaxComponentDepth)
+      component.refuse(fmt::format("sequences are nested deeper than {}", kMaxComponentDepth));
     for (const Component& child : component.children("decoders")) load_stage(child, depth + 1);
   } else if (type == "ByteLevel") {
     stages_.push_back(make_stage<ByteLevel>());
@@ -451,7 +460,8 @@ void DecodeChain::load_stage(const Component& component, int depth) {
   } else if (type == "CTC") {
     std::string pad = component.text_or("pad_token", "<pad>");
     std::string delimiter = component.text_or("word_delimiter_token", "|");
-    if (pad.empty() || delimiter.empty()) component.refuse("\"pad_token\" and \"word_delimiter_token\" must not be empty");
+    if (pad.empty() || delimiter.empty())
+      component.refuse("\"pad_token\" and \"word_delimiter_token\" must not be empty");
     stages_.push_back(make_stage<Ctc>(std::move(pad), std::move(delimiter), component.boolean("cleanup", true)));
   } else {
     component.unknown_kind("decoder", {"Sequence", "ByteLevel", "ByteFallback", "Fuse", "Replace", "Strip", "Metaspace",

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The "decoder" of a tokenizer.json: tokens back to text. A chain of stages, each of which takes tokens one by one and passes text
-// on as soon as no later token can change it; decoding a whole list is the same chain run to its end, so streamed and whole
-// results cannot differ. A DecodeChain is immutable and thread-safe; a DecodeStream is one run of it.
+// The "decoder" of a tokenizer.json: tokens back to text. A chain of stages, each of which takes tokens one by one and
+// passes text on as soon as no later token can change it; decoding a whole list is the same chain run to its end, so
+// streamed and whole results cannot differ. A DecodeChain is immutable and thread-safe; a DecodeStream is one run of
+// it.
 #pragma once
 
 #include <memory>
@@ -14,8 +15,8 @@
 
 namespace coluber {
 
-// The receiver of a stage's output. A token may come in several parts; `starts` marks the first and `ends` the last. Parts are whole
-// characters.
+// The receiver of a stage's output. A token may come in several parts; `starts` marks the first and `ends` the last.
+// Parts are whole characters.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
@@ -59,6 +60,5 @@ class DecodeStream {
   std::vector<std::unique_ptr<TokenSink>> stages_;  // last first
   TokenSink* first_;
 };
-
 
 }  // namespace coluber

@@ -15,7 +15,8 @@ constexpr size_t kMaxFileBytes = size_t{1} << 29;
 constexpr size_t kMaxAddedTokens = 1 << 20;
 
 // Classes whose fast tokenizers rebuild the special tokens around a text from add_bos_token and add_eos_token.
-constexpr std::string_view kBosEosClasses[] = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"};
+constexpr std::string_view kBosEosClasses[] = {"LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer",
+                                               "CohereTokenizer"};
 
 AddedToken read_added(const Component& entry) {
   AddedToken token;
@@ -49,8 +50,8 @@ void Tokenizer::Impl::load_added(const Component& root) {
     const std::string content = token.content;
     const int32_t id = added.add(std::move(token), model->vocab());
     if (id != Vocab::kNone && id != expected) {
-      log_warn("{}: the token \"{}\" should have the id {}, but its place in the vocabulary gives it {}", entry.place(), content,
-               expected, id);
+      log_warn("{}: the token \"{}\" should have the id {}, but its place in the vocabulary gives it {}", entry.place(),
+               content, expected, id);
     }
   }
 }
@@ -65,10 +66,13 @@ void Tokenizer::Impl::load_config(const Component& config) {
     std::map<int64_t, AddedToken> by_id;
     for (const auto& [id, value] : decoder.json().as_object()) {
       int64_t number = 0;
-      const bool is_number = !id.empty() && id.size() < 10 && std::all_of(id.begin(), id.end(), [&](char c) {
-        number = number * 10 + (c - '0');
-        return c >= '0' && c <= '9';
-      });
+      const bool is_number = !id.empty() && id.size() < 10 &&
+                             std::all_of(
+                                 id.begin(), id.end(),
+                                 [&](char c) {
+                                   number = number * 10 + (c - '0');
+                                   return c >= '0' && c <= '9';
+                                 });
       if (!is_number) decoder.refuse("\"" + id + "\" is no token id");
       by_id[number] = read_added(Component(value, decoder.place() + "." + id));
     }
@@ -146,7 +150,8 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& path) {
   const std::string file = is_file ? path : folder + "tokenizer.json";
   if (!file_exists(file)) {
     throw make_error(ErrorCode::kNotFound,
-                     "{} is not there; a tokenizer is read from a tokenizer.json or from the folder that holds one", file);
+                     "{} is not there; a tokenizer is read from a tokenizer.json or from the folder that holds one",
+                     file);
   }
   const std::string config_file = folder + "tokenizer_config.json";
   const std::string config = file_exists(config_file) ? read_text_file(config_file, kMaxFileBytes) : std::string();
@@ -158,7 +163,8 @@ std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,
   const Json tokenizer = value_or_throw(parse_json(tokenizer_json, source));
   Json config;
   if (!config_json.empty()) {
-    config = value_or_throw(parse_json(config_json, source + ": tokenizer_config.json", {.allow_python_constants = true}));
+    config =
+        value_or_throw(parse_json(config_json, source + ": tokenizer_config.json", {.allow_python_constants = true}));
   }
   auto impl = std::make_unique<Impl>();
   impl->source = source;

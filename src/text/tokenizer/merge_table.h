@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The merges of a BPE model: a pair of ids to the rank of the merge and the id that comes out. Open addressing at no more than half
-// load, one 16-byte slot an entry. Filled while loading, then immutable and thread-safe.
+// The merges of a BPE model: a pair of ids to the rank of the merge and the id that comes out. Open addressing at no
+// more than half load, one 16-byte slot an entry. Filled while loading, then immutable and thread-safe.
 #pragma once
 
 #include <bit>
@@ -45,7 +45,9 @@ class MergeTable {
   static uint64_t key_of(int32_t left, int32_t right) noexcept {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
-  size_t home(uint64_t key) const noexcept { return static_cast<size_t>((key ^ key >> 31) * 0x9E3779B97F4A7C15u >> shift_); }
+  size_t home(uint64_t key) const noexcept {
+    return static_cast<size_t>((key ^ key >> 31) * 0x9E3779B97F4A7C15u >> shift_);
+  }
 
   std::vector<Slot> slots_ = std::vector<Slot>(16);
   int shift_ = 60;

@@ -20,7 +20,8 @@ void load_vocab(const Component& component, Vocab& vocab) {
   vocab.reserve(members.size());
   for (const auto& [token, id] : members) {
     if (!id.is_int() || id.as_int() < 0 || id.as_int() > highest) {
-      component.refuse(fmt::format("vocab: the id of \"{}\" should be an integer from 0 to {}, found {}", token, highest, id.dump()));
+      component.refuse(fmt::format("vocab: the id of \"{}\" should be an integer from 0 to {}, found {}", token,
+                                   highest, id.dump()));
     }
     if (!vocab.add(token, id.as_int())) {
       component.refuse(fmt::format("vocab: the id {} of \"{}\" is also that of \"{}\"", id.as_int(), token,
@@ -31,12 +32,12 @@ void load_vocab(const Component& component, Vocab& vocab) {
 
 std::unique_ptr<Model> load_model(const Component& component) {
   // Files from before models had a "type" are told apart by their members, as the reference does.
-  const std::string type = component.has("type")                          ? component.text("type")
-                           : component.has("merges")                      ? "BPE"
-                           : component.has("max_input_chars_per_word")    ? "WordPiece"
-                           : component.has("unk_id")                      ? "Unigram"
-                           : component.has("unk_token")                   ? "WordLevel"
-                                                                          : component.type();
+  const std::string type = component.has("type")                       ? component.text("type")
+                           : component.has("merges")                   ? "BPE"
+                           : component.has("max_input_chars_per_word") ? "WordPiece"
+                           : component.has("unk_id")                   ? "Unigram"
+                           : component.has("unk_token")                ? "WordLevel"
+                                                                       : component.type();
   if (type == "BPE") return load_bpe(component);
   if (type == "Unigram") return load_unigram(component);
   if (type == "WordPiece") return load_word_piece(component);

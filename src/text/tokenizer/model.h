@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The "model" of a tokenizer.json: pieces of text to ids. A Model owns its vocabulary, is immutable after loading and thread-safe:
-// whatever an encoding run writes lies in the Scratch that the caller passes (one run at a time uses a Scratch).
+// The "model" of a tokenizer.json: pieces of text to ids. A Model owns its vocabulary, is immutable after loading and
+// thread-safe: whatever an encoding run writes lies in the Scratch that the caller passes (one run at a time uses a
+// Scratch).
 #pragma once
 
 #include <memory>
@@ -34,9 +35,11 @@ class Model {
   // Appends the ids of every piece of `text`. Fails where a character has no token and there is no unknown token.
   virtual Result<void> encode(std::string_view text, std::span<const Piece> pieces, Scratch& scratch,
                               std::vector<int32_t>& ids) const = 0;
-  // Where the model can work on bytes that stand for byte letters: encodes the pieces that `scanner` cuts. False where it cannot.
+  // Where the model can work on bytes that stand for byte letters: encodes the pieces that `scanner` cuts. False where
+  // it cannot.
   virtual bool can_encode_bytes() const { return false; }
-  virtual Result<void> encode_bytes(std::string_view text, const Scanner& scanner, Scratch& scratch, std::vector<int32_t>& ids) const;
+  virtual Result<void> encode_bytes(std::string_view text, const Scanner& scanner, Scratch& scratch,
+                                    std::vector<int32_t>& ids) const;
   virtual std::string_view kind() const = 0;
 
   const Vocab& vocab() const noexcept { return vocab_; }

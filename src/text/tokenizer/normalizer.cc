@@ -15,8 +15,8 @@ namespace {
 size_t max_normalized_bytes(size_t text_bytes) { return (size_t{8} << 20) + 32 * text_bytes; }
 
 tl::unexpected<Failure> too_long(size_t bytes, size_t text_bytes) {
-  return fail(ErrorCode::kInvalidArgument, "the normalizer makes {} bytes of a text of {} bytes, the limit is {}", bytes, text_bytes,
-              max_normalized_bytes(text_bytes));
+  return fail(ErrorCode::kInvalidArgument, "the normalizer makes {} bytes of a text of {} bytes, the limit is {}",
+              bytes, text_bytes, max_normalized_bytes(text_bytes));
 }
 
 // Maps every character with `map(out, code_point)`, which appends what replaces it.
@@ -208,10 +208,12 @@ class Nmt final : public Normalizer {
  public:
   Result<void> apply(std::string& text, bool& at_origin) const override {
     map_characters(text, at_origin, [](std::string& out, uint32_t c) {
-      const bool removed = (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
+      const bool removed =
+          (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
       if (removed) return;
-      const bool space = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
-                         c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+      const bool space = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
+                         (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||
+                         c == 0xFFFD;
       append_utf8(out, space ? ' ' : c);
     });
     return {};
@@ -244,7 +246,8 @@ class ByteLetters final : public Normalizer {
 };
 
 std::unique_ptr<Normalizer> load_sequence(const Component& component, int depth) {
-  if (depth >= kMaxComponentDepth) component.refuse(fmt::format("sequences are nested deeper than {}", kMaxComponentDepth));
+  if (depth >= kMaxComponentDepth)
+    component.refuse(fmt::format("sequences are nested deeper than {}", kMaxComponentDepth));
   std::vector<std::unique_ptr<Normalizer>> steps;
   for (const Component& child : component.children("normalizers")) steps.push_back(load_normalizer(child, depth + 1));
   return std::make_unique<Sequence>(std::move(steps));
@@ -257,7 +260,8 @@ std::unique_ptr<Normalizer> load_bert(const Component& component) {
 }
 
 std::unique_ptr<Normalizer> load_precompiled(const Component& component) {
-  if (!component.has("precompiled_charsmap")) return std::make_unique<Sequence>(std::vector<std::unique_ptr<Normalizer>>());
+  if (!component.has("precompiled_charsmap"))
+    return std::make_unique<Sequence>(std::vector<std::unique_ptr<Normalizer>>());
   auto map = Charsmap::from_base64(component.text("precompiled_charsmap"));
   if (!map) component.refuse("\"precompiled_charsmap\" is damaged: " + map.error().message);
   return std::make_unique<Precompiled>(std::move(*map));
@@ -284,8 +288,9 @@ std::unique_ptr<Normalizer> load_normalizer(const Component& component, int dept
   if (type == "Nmt") return std::make_unique<Nmt>();
   if (type == "Precompiled") return load_precompiled(component);
   if (type == "ByteLevel") return std::make_unique<ByteLetters>();
-  component.unknown_kind("normalizer", {"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents",
-                                        "Prepend", "Append", "Replace", "BertNormalizer", "Nmt", "Precompiled", "ByteLevel"});
+  component.unknown_kind("normalizer",
+                         {"Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Prepend",
+                          "Append", "Replace", "BertNormalizer", "Nmt", "Precompiled", "ByteLevel"});
 }
 
 }  // namespace coluber

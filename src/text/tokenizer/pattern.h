@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What Replace and Split look for: a literal text, an expression, or an expression that a hand-written scanner stands for.
-// Immutable, thread-safe.
+// What Replace and Split look for: a literal text, an expression, or an expression that a hand-written scanner stands
+// for. Immutable, thread-safe.
 #pragma once
 
 #include <memory>

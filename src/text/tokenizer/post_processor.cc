@@ -15,7 +15,8 @@ constexpr size_t kMaxParts = 1024;
 void PostProcessor::load(const Component& component, int depth) {
   const std::string& type = component.type();
   if (type == "Sequence") {
-    if (depth >= kMaxComponentDepth) component.refuse(fmt::format("sequences are nested deeper than {}", kMaxComponentDepth));
+    if (depth >= kMaxComponentDepth)
+      component.refuse(fmt::format("sequences are nested deeper than {}", kMaxComponentDepth));
     for (const Component& child : component.children("processors")) load(child, depth + 1);
   } else if (type == "TemplateProcessing") {
     load_template(component);
@@ -48,7 +49,8 @@ void PostProcessor::load_template(const Component& component) {
   for (const Component& piece : component.children("single")) {
     if (piece.has("Sequence")) {
       const std::string& name = piece.child("Sequence").text("id");
-      if (name != "A") piece.refuse("the template of a single text should name the sequence \"A\", found \"" + name + "\"");
+      if (name != "A")
+        piece.refuse("the template of a single text should name the sequence \"A\", found \"" + name + "\"");
       parts.push_back({true, {}});
     } else if (piece.has("SpecialToken")) {
       const std::string& name = piece.child("SpecialToken").text("id");
@@ -59,7 +61,8 @@ void PostProcessor::load_template(const Component& component) {
       piece.refuse("expected {\"Sequence\": ...} or {\"SpecialToken\": ...}");
     }
   }
-  if (parts.size() > kMaxParts) component.refuse(fmt::format("\"single\" has {} parts, the limit is {}", parts.size(), kMaxParts));
+  if (parts.size() > kMaxParts)
+    component.refuse(fmt::format("\"single\" has {} parts, the limit is {}", parts.size(), kMaxParts));
   templates_.push_back(std::move(parts));
 }
 
@@ -68,7 +71,8 @@ void PostProcessor::load_pair(const Component& component) {
     const Json* pair = component.json().find(key);
     if (pair == nullptr || !pair->is_array() || pair->as_array().size() != 2 || !pair->as_array()[1].is_int() ||
         pair->as_array()[1].as_int() < 0 || pair->as_array()[1].as_int() >= INT32_MAX) {
-      component.refuse(fmt::format("\"{}\" should be [token, id], found {}", key, pair == nullptr ? "nothing" : pair->dump()));
+      component.refuse(
+          fmt::format("\"{}\" should be [token, id], found {}", key, pair == nullptr ? "nothing" : pair->dump()));
     }
     return static_cast<int32_t>(pair->as_array()[1].as_int());
   };

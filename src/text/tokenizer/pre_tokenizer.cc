@@ -85,11 +85,20 @@ void merge_contiguous(std::vector<Section>& sections) {
 
 void merge_sections(Behavior behavior, std::vector<Section>& sections) {
   switch (behavior) {
-    case Behavior::kRemoved: std::erase_if(sections, [](const Section& section) { return section.matched; }); break;
-    case Behavior::kIsolated: break;
-    case Behavior::kMergedWithPrevious: merge_with_previous(sections); break;
-    case Behavior::kMergedWithNext: merge_with_next(sections); break;
-    case Behavior::kContiguous: merge_contiguous(sections); break;
+    case Behavior::kRemoved:
+      std::erase_if(sections, [](const Section& section) { return section.matched; });
+      break;
+    case Behavior::kIsolated:
+      break;
+    case Behavior::kMergedWithPrevious:
+      merge_with_previous(sections);
+      break;
+    case Behavior::kMergedWithNext:
+      merge_with_next(sections);
+      break;
+    case Behavior::kContiguous:
+      merge_contiguous(sections);
+      break;
   }
 }
 
@@ -107,7 +116,8 @@ Result<void> split(PieceList& list, Behavior behavior, bool invert, Find&& find)
     merge_sections(behavior, sections);
     for (const Section& section : sections) {
       if (section.span.begin >= section.span.end) continue;
-      cut.push_back({piece.begin + section.span.begin, piece.begin + section.span.end, piece.at_origin && section.span.begin == 0});
+      cut.push_back({piece.begin + section.span.begin, piece.begin + section.span.end,
+                     piece.at_origin && section.span.begin == 0});
     }
   }
   list.pieces.swap(cut);
@@ -160,9 +170,11 @@ class Sequence final : public PreTokenizer {
 
 class Split final : public PreTokenizer {
  public:
-  Split(Pattern pattern, Behavior behavior, bool invert) : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
+  Split(Pattern pattern, Behavior behavior, bool invert)
+      : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
   Result<void> apply(PieceList& list) const override {
-    return split(list, behavior_, invert_, [&](std::string_view text, std::vector<Span>& matches) { return pattern_.find_all(text, matches); });
+    return split(list, behavior_, invert_,
+                 [&](std::string_view text, std::vector<Span>& matches) { return pattern_.find_all(text, matches); });
   }
   // A scanner covers the whole text with matches, so inverting it or merging would change the pieces.
   const std::optional<Scanner>& plain_scanner() const {
@@ -188,14 +200,15 @@ class ByteLevel final : public PreTokenizer {
     }
     if (use_regex_) {
       const Scanner scanner;
-      auto done = split(list, Behavior::kIsolated, false, [&](std::string_view text, std::vector<Span>& matches) -> Result<void> {
-        for (size_t at = 0; at < text.size();) {
-          const size_t end = scanner.next(text, at);
-          matches.push_back({at, end});
-          at = end;
-        }
-        return {};
-      });
+      auto done = split(list, Behavior::kIsolated, false,
+                        [&](std::string_view text, std::vector<Span>& matches) -> Result<void> {
+                          for (size_t at = 0; at < text.size();) {
+                            const size_t end = scanner.next(text, at);
+                            matches.push_back({at, end});
+                            at = end;
+                          }
+                          return {};
+                        });
       if (!done) return done;
     }
     rewrite(list, [](std::string& out, std::string_view text, const Piece&) { append_byte_letters(out, text); });
@@ -291,18 +304,19 @@ class FixedLength final : public PreTokenizer {
  public:
   explicit FixedLength(int64_t length) : length_(length) {}
   Result<void> apply(PieceList& list) const override {
-    return split(list, Behavior::kIsolated, false, [&](std::string_view text, std::vector<Span>& matches) -> Result<void> {
-      size_t begin = 0;
-      int64_t count = 0;
-      for (size_t at = 0; at < text.size();) {
-        at += utf8_char_bytes(text[at]);
-        if (++count < length_ && at < text.size()) continue;
-        matches.push_back({begin, at});
-        begin = at;
-        count = 0;
-      }
-      return {};
-    });
+    return split(list, Behavior::kIsolated, false,
+                 [&](std::string_view text, std::vector<Span>& matches) -> Result<void> {
+                   size_t begin = 0;
+                   int64_t count = 0;
+                   for (size_t at = 0; at < text.size();) {
+                     at += utf8_char_bytes(text[at]);
+                     if (++count < length_ && at < text.size()) continue;
+                     matches.push_back({begin, at});
+                     begin = at;
+                     count = 0;
+                   }
+                   return {};
+                 });
   }
 
  private:
@@ -310,9 +324,11 @@ class FixedLength final : public PreTokenizer {
 };
 
 std::unique_ptr<PreTokenizer> load_sequence(const Component& component, int depth) {
-  if (depth >= kMaxComponentDepth) component.refuse(fmt::format("sequences are nested deeper than {}", kMaxComponentDepth));
+  if (depth >= kMaxComponentDepth)
+    component.refuse(fmt::format("sequences are nested deeper than {}", kMaxComponentDepth));
   std::vector<std::unique_ptr<PreTokenizer>> steps;
-  for (const Component& child : component.children("pretokenizers")) steps.push_back(load_pre_tokenizer(child, depth + 1));
+  for (const Component& child : component.children("pretokenizers"))
+    steps.push_back(load_pre_tokenizer(child, depth + 1));
   return std::make_unique<Sequence>(std::move(steps));
 }
 
@@ -346,10 +362,12 @@ std::unique_ptr<PreTokenizer> load_pre_tokenizer(const Component& component, int
   const std::string& type = component.type();
   if (type == "Sequence") return load_sequence(component, depth);
   if (type == "ByteLevel") {
-    return std::make_unique<ByteLevel>(component.boolean("add_prefix_space", true), component.boolean("use_regex", true));
+    return std::make_unique<ByteLevel>(component.boolean("add_prefix_space", true),
+                                       component.boolean("use_regex", true));
   }
   if (type == "Split") {
-    return std::make_unique<Split>(Pattern(component, "pattern"), load_behavior(component), component.boolean("invert", false));
+    return std::make_unique<Split>(Pattern(component, "pattern"), load_behavior(component),
+                                   component.boolean("invert", false));
   }
   if (type == "Metaspace") return load_metaspace(component);
   if (type == "Whitespace") return std::make_unique<Whitespace>();
@@ -366,8 +384,9 @@ std::unique_ptr<PreTokenizer> load_pre_tokenizer(const Component& component, int
   }
   if (type == "BertPreTokenizer") return load_bert();
   if (type == "FixedLength") return std::make_unique<FixedLength>(component.integer("length", 1, int64_t{1} << 40, 5));
-  component.unknown_kind("pre-tokenizer", {"Sequence", "ByteLevel", "Split", "Metaspace", "Whitespace", "WhitespaceSplit", "Digits",
-                                           "Punctuation", "CharDelimiterSplit", "BertPreTokenizer", "FixedLength"});
+  component.unknown_kind("pre-tokenizer",
+                         {"Sequence", "ByteLevel", "Split", "Metaspace", "Whitespace", "WhitespaceSplit", "Digits",
+                          "Punctuation", "CharDelimiterSplit", "BertPreTokenizer", "FixedLength"});
 }
 
 }  // namespace coluber

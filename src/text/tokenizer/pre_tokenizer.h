@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The "pre_tokenizer" of a tokenizer.json: cuts a normalized text into the pieces that the model encodes one by one, and rewrites
-// them (byte letters, ▁). Immutable after loading, thread-safe.
+// The "pre_tokenizer" of a tokenizer.json: cuts a normalized text into the pieces that the model encodes one by one,
+// and rewrites them (byte letters, ▁). Immutable after loading, thread-safe.
 #pragma once
 
 #include <memory>
@@ -31,7 +31,8 @@ class PreTokenizer {
   virtual ~PreTokenizer() = default;
   virtual Result<void> apply(PieceList& list) const = 0;
 
-  // Where the whole pre-tokenizer is "cut with this scanner, then write byte letters", and so may run on the bytes themselves.
+  // Where the whole pre-tokenizer is "cut with this scanner, then write byte letters", and so may run on the bytes
+  // themselves.
   virtual std::optional<Scanner> byte_level_scanner() const { return std::nullopt; }
   // Whether every piece of its output consists of byte letters.
   virtual bool ends_in_byte_letters() const { return false; }

@@ -77,7 +77,8 @@ Regex::~Regex() = default;
 
 Result<std::shared_ptr<const Regex>> Regex::compile(std::string_view pattern) {
   if (pattern.size() > kMaxPatternBytes) {
-    return fail(ErrorCode::kInvalidData, "the expression has {} bytes, the limit is {}", pattern.size(), kMaxPatternBytes);
+    return fail(ErrorCode::kInvalidData, "the expression has {} bytes, the limit is {}", pattern.size(),
+                kMaxPatternBytes);
   }
   auto translated = translate_pattern(pattern);
   if (!translated) return tl::unexpected(translated.error());
@@ -89,13 +90,14 @@ Result<std::shared_ptr<const Regex>> Regex::compile(std::string_view pattern) {
   pcre2_set_parens_nest_limit(context.get(), 200);
   int code = 0;
   PCRE2_SIZE offset = 0;
-  // Texts are made valid UTF-8 before they come here, so PCRE2_MATCH_INVALID_UTF, which would skip bytes, is not needed.
+  // Texts are made valid UTF-8 before they come here, so PCRE2_MATCH_INVALID_UTF, which would skip bytes, is not
+  // needed.
   pcre2_code* compiled =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated->data()), translated->size(),
                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code, &offset, context.get());
   if (compiled == nullptr) {
-    return fail(ErrorCode::kInvalidData, "the expression {:?} is not valid: {} (at byte {} of its translation {:?})", pattern,
-                message_of(code), offset, *translated);
+    return fail(ErrorCode::kInvalidData, "the expression {:?} is not valid: {} (at byte {} of its translation {:?})",
+                pattern, message_of(code), offset, *translated);
   }
   std::shared_ptr<Regex> regex(new Regex());
   regex->pattern_.assign(pattern);
@@ -107,7 +109,8 @@ Result<std::shared_ptr<const Regex>> Regex::compile(std::string_view pattern) {
 
 Result<void> Regex::find_all(std::string_view text, std::vector<Span>& matches) const {
   matches.clear();
-  const std::unique_ptr<pcre2_match_data, MatchDataDelete> data(pcre2_match_data_create_from_pattern(compiled_->code, nullptr));
+  const std::unique_ptr<pcre2_match_data, MatchDataDelete> data(
+      pcre2_match_data_create_from_pattern(compiled_->code, nullptr));
   MatchContext context = make_context();
   std::unique_ptr<pcre2_jit_stack, JitStackDelete> stack;
   const auto started = std::chrono::steady_clock::now();
@@ -116,20 +119,20 @@ Result<void> Regex::find_all(std::string_view text, std::vector<Span>& matches) 
   size_t last_end = std::string_view::npos;
   while (at <= text.size()) {
     if (++rounds % kMatchesBetweenClockReads == 0 && std::chrono::steady_clock::now() - started > kTimeLimit) {
-      return fail(ErrorCode::kInvalidArgument, "the expression {:?} took more than {} s on a text of {} bytes", pattern_,
-                  kTimeLimit.count(), text.size());
+      return fail(ErrorCode::kInvalidArgument, "the expression {:?} took more than {} s on a text of {} bytes",
+                  pattern_, kTimeLimit.count(), text.size());
     }
     const int found = compiled_->match(text, at, data.get(), context, stack);
     if (found == PCRE2_ERROR_NOMATCH) return {};
     if (found < 0) {
-      return fail(ErrorCode::kInvalidArgument, "the expression {:?} gave up on a text of {} bytes: {}", pattern_, text.size(),
-                  message_of(found));
+      return fail(ErrorCode::kInvalidArgument, "the expression {:?} gave up on a text of {} bytes: {}", pattern_,
+                  text.size(), message_of(found));
     }
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data.get());
     const Span match{ends[0], ends[1]};
     if (match.begin > match.end || match.end > text.size()) {
-      return fail(ErrorCode::kInvalidArgument, "the expression {:?} matched backwards; \\K in a lookaround is not supported",
-                  pattern_);
+      return fail(ErrorCode::kInvalidArgument,
+                  "the expression {:?} matched backwards; \\K in a lookaround is not supported", pattern_);
     }
     const bool empty = match.begin == match.end;
     if (!empty || match.begin != last_end) {

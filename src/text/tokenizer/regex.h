@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Regular expressions of tokenizer.json, which are written for Oniguruma with Ruby's syntax, on PCRE2: the pattern is translated
-// (regex_translate.cc) and compiled with its JIT. Matching is bounded in steps, memory and time, so that neither a hostile pattern
-// nor a hostile text hangs. A Regex is immutable; matching is thread-safe. regex.cc is the only file that sees PCRE2.
+// Regular expressions of tokenizer.json, which are written for Oniguruma with Ruby's syntax, on PCRE2: the pattern is
+// translated (regex_translate.cc) and compiled with its JIT. Matching is bounded in steps, memory and time, so that
+// neither a hostile pattern nor a hostile text hangs. A Regex is immutable; matching is thread-safe. regex.cc is the
+// only file that sees PCRE2.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +30,8 @@ class Regex {
   static Result<std::shared_ptr<const Regex>> compile(std::string_view pattern);
   ~Regex();
 
-  // All matches from left to right in valid UTF-8, as Oniguruma's search loop gives them: an empty match right behind the last
-  // match is skipped. Fails (kInvalidArgument) where a limit is reached.
+  // All matches from left to right in valid UTF-8, as Oniguruma's search loop gives them: an empty match right behind
+  // the last match is skipped. Fails (kInvalidArgument) where a limit is reached.
   Result<void> find_all(std::string_view text, std::vector<Span>& matches) const;
   const std::string& pattern() const noexcept { return pattern_; }
 

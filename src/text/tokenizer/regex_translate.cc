@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Oniguruma (Ruby syntax) to PCRE2. What differs and is rewritten here: \w, \s, \h, \b and POSIX brackets (other sets of
-// characters), classes in classes and `&&`, (?m) for "dot matches newline", `{n,m}+` (a repeat of a repeat, not possessive),
+// Oniguruma (Ruby syntax) to PCRE2. What differs and is rewritten here: \w, \s, \h, \b and POSIX brackets (other sets
+// of characters), classes in classes and `&&`, (?m) for "dot matches newline", `{n,m}+` (a repeat of a repeat, not
+// possessive),
 // `{,n}`, \v, \u, and letters that PCRE2's older Unicode does not know.
 #include <fmt/core.h>
 
@@ -24,8 +25,7 @@ constexpr const char* kNotSpaces =
     R"(\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
 // Latin-1 digits count as word characters, but not inside a class: so Oniguruma does it.
 constexpr const char* kLatinWordExtras = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
-constexpr const char* kWordExtras =
-    R"(\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
+constexpr const char* kWordExtras = R"(\x{24b6}-\x{24e9}\x{1f130}-\x{1f149}\x{1f150}-\x{1f169}\x{1f170}-\x{1f189})";
 
 std::string hex_escape(uint32_t code_point) { return fmt::format("\\x{{{:x}}}", code_point); }
 
@@ -42,8 +42,8 @@ std::string property_items(std::string_view name) {
 }
 
 std::string word_items(bool in_class) {
-  return property_items("L") + property_items("M") + property_items("Nd") + property_items("Nl") + property_items("Pc") +
-         kWordExtras + (in_class ? "" : kLatinWordExtras);
+  return property_items("L") + property_items("M") + property_items("Nd") + property_items("Nl") +
+         property_items("Pc") + kWordExtras + (in_class ? "" : kLatinWordExtras);
 }
 
 struct NamedSet {
@@ -52,9 +52,9 @@ struct NamedSet {
 };
 
 constexpr NamedSet kNamedSets[] = {
-    {"blank", R"(\p{Zs}\t)"},  {"cntrl", R"(\p{Cc})"},          {"digit", R"(\p{Nd})"},
-    {"lower", R"(\p{Lowercase})"}, {"upper", R"(\p{Uppercase})"},   {"xdigit", "0-9a-fA-F"},
-    {"ascii", R"(\x{0}-\x{7f})"},  {"punct", R"(\p{P}\p{S})"},       {"any", R"(\x{0}-\x{10ffff})"},
+    {"blank", R"(\p{Zs}\t)"},      {"cntrl", R"(\p{Cc})"},        {"digit", R"(\p{Nd})"},
+    {"lower", R"(\p{Lowercase})"}, {"upper", R"(\p{Uppercase})"}, {"xdigit", "0-9a-fA-F"},
+    {"ascii", R"(\x{0}-\x{7f})"},  {"punct", R"(\p{P}\p{S})"},    {"any", R"(\x{0}-\x{10ffff})"},
 };
 
 // Class items of a POSIX name, or an empty string.
@@ -75,15 +75,42 @@ struct LongCategory {
 };
 
 constexpr LongCategory kLongCategories[] = {
-    {"letter", "L"},          {"mark", "M"},           {"number", "N"},          {"punctuation", "P"},
-    {"symbol", "S"},          {"separator", "Z"},      {"other", "C"},           {"uppercaseletter", "Lu"},
-    {"lowercaseletter", "Ll"}, {"titlecaseletter", "Lt"}, {"modifierletter", "Lm"}, {"otherletter", "Lo"},
-    {"nonspacingmark", "Mn"}, {"spacingmark", "Mc"},   {"enclosingmark", "Me"},  {"decimalnumber", "Nd"},
-    {"letternumber", "Nl"},   {"othernumber", "No"},   {"connectorpunctuation", "Pc"}, {"dashpunctuation", "Pd"},
-    {"openpunctuation", "Ps"}, {"closepunctuation", "Pe"}, {"initialpunctuation", "Pi"}, {"finalpunctuation", "Pf"},
-    {"otherpunctuation", "Po"}, {"mathsymbol", "Sm"},  {"currencysymbol", "Sc"}, {"modifiersymbol", "Sk"},
-    {"othersymbol", "So"},    {"spaceseparator", "Zs"}, {"lineseparator", "Zl"},  {"paragraphseparator", "Zp"},
-    {"control", "Cc"},        {"format", "Cf"},        {"unassigned", "Cn"},     {"privateuse", "Co"},
+    {"letter", "L"},
+    {"mark", "M"},
+    {"number", "N"},
+    {"punctuation", "P"},
+    {"symbol", "S"},
+    {"separator", "Z"},
+    {"other", "C"},
+    {"uppercaseletter", "Lu"},
+    {"lowercaseletter", "Ll"},
+    {"titlecaseletter", "Lt"},
+    {"modifierletter", "Lm"},
+    {"otherletter", "Lo"},
+    {"nonspacingmark", "Mn"},
+    {"spacingmark", "Mc"},
+    {"enclosingmark", "Me"},
+    {"decimalnumber", "Nd"},
+    {"letternumber", "Nl"},
+    {"othernumber", "No"},
+    {"connectorpunctuation", "Pc"},
+    {"dashpunctuation", "Pd"},
+    {"openpunctuation", "Ps"},
+    {"closepunctuation", "Pe"},
+    {"initialpunctuation", "Pi"},
+    {"finalpunctuation", "Pf"},
+    {"otherpunctuation", "Po"},
+    {"mathsymbol", "Sm"},
+    {"currencysymbol", "Sc"},
+    {"modifiersymbol", "Sk"},
+    {"othersymbol", "So"},
+    {"spaceseparator", "Zs"},
+    {"lineseparator", "Zl"},
+    {"paragraphseparator", "Zp"},
+    {"control", "Cc"},
+    {"format", "Cf"},
+    {"unassigned", "Cn"},
+    {"privateuse", "Co"},
 };
 
 // A set of characters: plain items for a PCRE2 class, and sets that a class cannot hold.
@@ -114,7 +141,8 @@ class Translator {
   Result<std::string> run() {
     while (error_.empty() && at_ < pattern_.size()) step();
     if (!error_.empty()) {
-      return fail(ErrorCode::kInvalidData, "the expression {:?} is not understood at byte {}: {}", pattern_, at_, error_);
+      return fail(ErrorCode::kInvalidData, "the expression {:?} is not understood at byte {}: {}", pattern_, at_,
+                  error_);
     }
     return std::move(out_);
   }
@@ -141,12 +169,14 @@ class Translator {
 
   void step() {
     switch (peek()) {
-      case '\\': return escape();
+      case '\\':
+        return escape();
       case '[': {
         ++at_;
         return atom(emit(parse_class(0)));
       }
-      case '(': return open_group();
+      case '(':
+        return open_group();
       case ')':
         ++at_;
         out_ += ')';
@@ -155,7 +185,8 @@ class Translator {
           groups_.pop_back();
         }
         return;
-      case '{': return repeat();
+      case '{':
+        return repeat();
       case '#':
         ++at_;
         return atom("\\#");
@@ -167,7 +198,8 @@ class Translator {
       case '$':
         out_ += pattern_[at_++];
         return;
-      default: return atom(take_character());
+      default:
+        return atom(take_character());
     }
   }
 
@@ -217,7 +249,8 @@ class Translator {
       return;
     }
     if (kind == '<' || kind == '\'') {
-      const size_t stop = peek(2) == '=' || peek(2) == '!' ? at_ + 3 : pattern_.find(kind == '<' ? '>' : '\'', at_ + 2) + 1;
+      const size_t stop =
+          peek(2) == '=' || peek(2) == '!' ? at_ + 3 : pattern_.find(kind == '<' ? '>' : '\'', at_ + 2) + 1;
       if (stop == 0 || stop > pattern_.size()) return set_error("a group's name does not end");
       out_ += '(';
       out_ += pattern_.substr(at_, stop - at_);
@@ -250,10 +283,9 @@ class Translator {
     const char kind = peek(1);
     if (kind == 'b' || kind == 'B') {
       at_ += 2;
-      const char* boundary = kind == 'b' ? "(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))"
-                                        : "(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))";
-      out_ += fmt::format(fmt::runtime(boundary),
-                          word_items(false));
+      const char* boundary =
+          kind == 'b' ? "(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))" : "(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))";
+      out_ += fmt::format(fmt::runtime(boundary), word_items(false));
       return;
     }
     if (std::strchr("AzZGK", kind) != nullptr && kind != '\0') {
@@ -285,18 +317,29 @@ class Translator {
   void class_escape(CharacterSet& set, bool in_class) {
     const char kind = peek(1);
     switch (kind) {
-      case '\0': return set_error("it ends with a backslash");
-      case 'd': return class_items(set, property_items("Nd"), false);
-      case 'D': return class_items(set, property_items("Nd"), true);
-      case 's': return class_items(set, kSpaces, false);
-      case 'S': return class_items(set, kNotSpaces, false);
-      case 'w': return class_items(set, word_items(in_class), false);
-      case 'W': return class_items(set, word_items(in_class), true);
-      case 'h': return class_items(set, "0-9a-fA-F", false);
-      case 'H': return class_items(set, "0-9a-fA-F", true);
+      case '\0':
+        return set_error("it ends with a backslash");
+      case 'd':
+        return class_items(set, property_items("Nd"), false);
+      case 'D':
+        return class_items(set, property_items("Nd"), true);
+      case 's':
+        return class_items(set, kSpaces, false);
+      case 'S':
+        return class_items(set, kNotSpaces, false);
+      case 'w':
+        return class_items(set, word_items(in_class), false);
+      case 'W':
+        return class_items(set, word_items(in_class), true);
+      case 'h':
+        return class_items(set, "0-9a-fA-F", false);
+      case 'H':
+        return class_items(set, "0-9a-fA-F", true);
       case 'p':
-      case 'P': return property(set);
-      default: set.items += hex_escape(escaped_code_point());
+      case 'P':
+        return property(set);
+      default:
+        set.items += hex_escape(escaped_code_point());
     }
   }
 
@@ -332,7 +375,9 @@ class Translator {
     for (const LongCategory& entry : kLongCategories) {
       if (plain == entry.name) return add_items(set, property_items(entry.category), negated);
     }
-    const std::string posix = plain == "word" ? word_items(false) : plain == "punct" ? property_items("P") : posix_items(plain);
+    const std::string posix = plain == "word"    ? word_items(false)
+                              : plain == "punct" ? property_items("P")
+                                                 : posix_items(plain);
     if (!posix.empty()) return add_items(set, posix, negated);
     std::string canonical(name);
     if (plain.size() <= 2 && !plain.empty()) {
@@ -347,15 +392,24 @@ class Translator {
     const char kind = peek(1);
     at_ += 2;
     switch (kind) {
-      case 't': return '\t';
-      case 'n': return '\n';
-      case 'r': return '\r';
-      case 'f': return '\f';
-      case 'v': return 0x0B;
-      case 'a': return 0x07;
-      case 'e': return 0x1B;
-      case 'b': return 0x08;
-      case 'u': return digits_to_code_point(16, 4, 4);
+      case 't':
+        return '\t';
+      case 'n':
+        return '\n';
+      case 'r':
+        return '\r';
+      case 'f':
+        return '\f';
+      case 'v':
+        return 0x0B;
+      case 'a':
+        return 0x07;
+      case 'e':
+        return 0x1B;
+      case 'b':
+        return 0x08;
+      case 'u':
+        return digits_to_code_point(16, 4, 4);
       case 'x': {
         if (peek() != '{') return digits_to_code_point(16, 1, 2);
         ++at_;
@@ -364,8 +418,10 @@ class Translator {
         ++at_;
         return value;
       }
-      case '0': return peek() >= '0' && peek() <= '7' ? digits_to_code_point(8, 1, 2) : 0;
-      default: break;
+      case '0':
+        return peek() >= '0' && peek() <= '7' ? digits_to_code_point(8, 1, 2) : 0;
+      default:
+        break;
     }
     if ((kind >= 'a' && kind <= 'z') || (kind >= 'A' && kind <= 'Z') || (kind >= '0' && kind <= '9')) {
       set_error(fmt::format("the escape \\{} is not supported", kind));
@@ -459,7 +515,8 @@ class Translator {
       }
       return;
     }
-    if (peek() == '\\' && std::strchr("dDsSwWhHpP", peek(1)) != nullptr && peek(1) != '\0') return class_escape(set, true);
+    if (peek() == '\\' && std::strchr("dDsSwWhHpP", peek(1)) != nullptr && peek(1) != '\0')
+      return class_escape(set, true);
     if (peek() == '\\' && peek(1) == '\0') return set_error("it ends with a backslash");
     const uint32_t low = peek() == '\\' ? escaped_code_point() : literal_code_point();
     const bool ranged = peek() == '-' && peek(1) != ']' && peek(1) != '\0' && peek(1) != '[' &&
@@ -493,7 +550,8 @@ class Translator {
 }  // namespace
 
 Result<std::string> translate_pattern(std::string_view pattern) {
-  if (valid_utf8_prefix(pattern) != pattern.size()) return fail(ErrorCode::kInvalidData, "the expression is not valid UTF-8");
+  if (valid_utf8_prefix(pattern) != pattern.size())
+    return fail(ErrorCode::kInvalidData, "the expression is not valid UTF-8");
   return Translator(pattern).run();
 }
 

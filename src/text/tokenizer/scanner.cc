@@ -16,10 +16,7 @@ constexpr std::array<Kind, 128> make_ascii_kinds() {
   std::array<Kind, 128> kinds{};
   for (size_t c = 0; c < 128; ++c) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-    kinds[c] = letter                          ? kLetter
-               : c >= '0' && c <= '9'          ? kNumber
-               : c == ' ' || (c >= 9 && c <= 13) ? kSpace
-                                               : kOther;
+    kinds[c] = letter ? kLetter : c >= '0' && c <= '9' ? kNumber : c == ' ' || (c >= 9 && c <= 13) ? kSpace : kOther;
   }
   return kinds;
 }
@@ -63,7 +60,8 @@ const char* contraction(const char* at, const char* end, bool caseless) noexcept
   if (end - at < 3) return nullptr;
   if (caseless && at[1] == '\xC5' && at[2] == '\xBF') return at + 3;
   const char second = caseless ? lower(at[2]) : at[2];
-  if ((first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l')) return at + 3;
+  if ((first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l'))
+    return at + 3;
   return nullptr;
 }
 

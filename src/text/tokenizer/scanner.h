@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hand-written splitters for the split expressions that most published byte-level tokenizers share (GPT-2, and the family of
-// cl100k, Llama 3 and Qwen 2). They cut valid UTF-8 exactly where the expression would; `find_scanner` recognises an expression
-// by its text. Immutable, thread-safe.
+// Hand-written splitters for the split expressions that most published byte-level tokenizers share (GPT-2, and the
+// family of cl100k, Llama 3 and Qwen 2). They cut valid UTF-8 exactly where the expression would; `find_scanner`
+// recognises an expression by its text. Immutable, thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,8 @@ constexpr const char* kCl100kHead = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\
 constexpr const char* kCl100kTail = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 std::string random_text(std::mt19937& random) {
-  static const char* const kParts[] = {"'s", "'LL", "'\xC5\xBF", " ", "  ", "\n", "\r\n", "\t", "word", "12345", "...", "\xC2\xA0", "\xE2\x80\xA8", "x'", "\xC2\x85"};
+  static const char* const kParts[] = {"'s",   "'LL",   "'\xC5\xBF", " ",        "  ",           "\n", "\r\n",    "\t",
+                                       "word", "12345", "...",       "\xC2\xA0", "\xE2\x80\xA8", "x'", "\xC2\x85"};
   std::string text;
   for (size_t left = random() % 24; left > 0; --left) {
     if (random() % 2 == 0) {

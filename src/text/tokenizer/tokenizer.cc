@@ -55,7 +55,8 @@ Result<void> encode_part(const Tokenizer::Impl& impl, std::string_view text, boo
       continue;
     }
     const bool first = at_origin && part.begin == 0;
-    if (auto done = encode_text(impl, text.substr(part.begin, part.end - part.begin), first, scratch, ids); !done) return done;
+    if (auto done = encode_text(impl, text.substr(part.begin, part.end - part.begin), first, scratch, ids); !done)
+      return done;
   }
   return {};
 }
@@ -143,14 +144,16 @@ std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const noex
 
 std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
   if (!contains(id)) return std::nullopt;
-  if (const auto found = impl_->added.by_id().find(id); found != impl_->added.by_id().end()) return found->second.content;
+  if (const auto found = impl_->added.by_id().find(id); found != impl_->added.by_id().end())
+    return found->second.content;
   return std::string(impl_->tokens[static_cast<size_t>(id)].text);
 }
 
 std::string Tokenizer::token_bytes(int32_t id) const {
   if (!contains(id)) return {};
   const std::string_view text = impl_->tokens[static_cast<size_t>(id)].text;
-  if (const auto found = impl_->added.by_id().find(id); found != impl_->added.by_id().end()) return found->second.content;
+  if (const auto found = impl_->added.by_id().find(id); found != impl_->added.by_id().end())
+    return found->second.content;
   std::string bytes;
   if (impl_->byte_level) {
     if (append_letter_bytes(bytes, text)) return bytes;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Text to token ids and back, as a published `tokenizer.json` says (with the facts of `tokenizer_config.json` beside it): the same
-// ids and the same text as Hugging Face's `tokenizers`. It renders no chat templates and knows nothing of models. A Tokenizer is
-// immutable after `load`; every method is const and may be called from any number of threads at once (working memory comes from
-// a pool inside). A DetokenizeStream belongs to one sequence and one thread, and must not outlive its Tokenizer.
+// Text to token ids and back, as a published `tokenizer.json` says (with the facts of `tokenizer_config.json` beside
+// it): the same ids and the same text as Hugging Face's `tokenizers`. It renders no chat templates and knows nothing of
+// models. A Tokenizer is immutable after `load`; every method is const and may be called from any number of threads at
+// once (working memory comes from a pool inside). A DetokenizeStream belongs to one sequence and one thread, and must
+// not outlive its Tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -23,21 +24,22 @@ class DecodeStream;
 
 class Tokenizer {
  public:
-  // `path` is a tokenizer.json or the folder that holds one. Throws Error: kNotFound, kInvalidData (damaged), kUnsupported (a
-  // kind of component that is not known; the message names the place and the known ones).
+  // `path` is a tokenizer.json or the folder that holds one. Throws Error: kNotFound, kInvalidData (damaged),
+  // kUnsupported (a kind of component that is not known; the message names the place and the known ones).
   static std::unique_ptr<Tokenizer> load(const std::string& path);
   // From texts in memory; `source` names the first in messages. `config_json` may be empty.
   static std::unique_ptr<Tokenizer> from_json(std::string_view tokenizer_json, std::string_view config_json,
                                               const std::string& source);
   ~Tokenizer();
 
-  // Bytes that are not UTF-8 are read as U+FFFD, as Python's errors="replace" does; `is_valid_utf8` tells beforehand. Fails
-  // (kInvalidArgument) where the text has a character that the model cannot express and no unknown token is set, or where the
-  // split expression needs more steps on this text than is allowed.
+  // Bytes that are not UTF-8 are read as U+FFFD, as Python's errors="replace" does; `is_valid_utf8` tells beforehand.
+  // Fails (kInvalidArgument) where the text has a character that the model cannot express and no unknown token is set,
+  // or where the split expression needs more steps on this text than is allowed.
   Result<std::vector<int32_t>> encode(std::string_view text, bool add_special_tokens = true) const;
   // The same, appended to `ids`.
   Result<void> encode_into(std::string_view text, bool add_special_tokens, std::vector<int32_t>& ids) const;
-  // Ids that are not in the vocabulary are left out, as in Hugging Face; `contains` tells beforehand. The text is valid UTF-8.
+  // Ids that are not in the vocabulary are left out, as in Hugging Face; `contains` tells beforehand. The text is valid
+  // UTF-8.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
   int64_t vocab_size() const noexcept;  // distinct tokens, added ones included
@@ -65,8 +67,8 @@ class Tokenizer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Ids in, text out as soon as it is certain. Never emits part of a character; all emitted text, with that of `flush`, equals
-// `decode` of all ids.
+// Ids in, text out as soon as it is certain. Never emits part of a character; all emitted text, with that of `flush`,
+// equals `decode` of all ids.
 class DetokenizeStream {
  public:
   explicit DetokenizeStream(const Tokenizer& tokenizer, bool skip_special_tokens = true);

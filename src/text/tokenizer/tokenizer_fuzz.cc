@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Input: a tokenizer.json, a zero byte, a text. Whatever the bytes, loading ends in a Tokenizer or an Error, and what the
-// Tokenizer gives keeps its promises: ids that it knows, text that is UTF-8, a stream equal to the whole.
+// Input: a tokenizer.json, a zero byte, a text. Whatever the bytes, loading ends in a Tokenizer or an Error, and what
+// the Tokenizer gives keeps its promises: ids that it knows, text that is UTF-8, a stream equal to the whole.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts of a Tokenizer and how they are read. Private to tokenizer.cc (encoding and decoding) and load.cc (reading).
+// The parts of a Tokenizer and how they are read. Private to tokenizer.cc (encoding and decoding) and load.cc
+// (reading).
 #pragma once
 
 #include <memory>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a Tokenizer promises beyond the reference's results: clear refusals, bounds on hostile input, streaming, threads.
+// What a Tokenizer promises beyond the reference's results: clear refusals, bounds on hostile input, streaming,
+// threads.
 #include "text/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,8 @@
 namespace coluber {
 namespace {
 
-std::unique_ptr<Tokenizer> make(const std::string& model, const std::string& more = "", const std::string& config = "") {
+std::unique_ptr<Tokenizer> make(const std::string& model, const std::string& more = "",
+                                const std::string& config = "") {
   return Tokenizer::from_json("{\"model\":" + model + (more.empty() ? "" : "," + more) + "}", config, "t.json");
 }
 
@@ -36,7 +38,9 @@ void expect_has(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in: " << text;
 }
 
-TEST(Tokenizer, ReadsMergesAsTextsAndPairs) { EXPECT_EQ(make(kAbc)->encode("abcab").value(), (std::vector<int32_t>{4, 3})); }
+TEST(Tokenizer, ReadsMergesAsTextsAndPairs) {
+  EXPECT_EQ(make(kAbc)->encode("abcab").value(), (std::vector<int32_t>{4, 3}));
+}
 
 TEST(Tokenizer, RefusesDamagedFilesWithPlaceAndReason) {
   expect_has(refusal("{"), "t.json");
@@ -44,11 +48,13 @@ TEST(Tokenizer, RefusesDamagedFilesWithPlaceAndReason) {
   expect_has(refusal("{}"), "\"model\" is missing");
   expect_has(refusal(R"({"version":"2.0","model":{}})"), "version");
   expect_has(model_refusal(R"({"type":"BPE","vocab":{"a":-1},"merges":[]})"), "from 0 to");
-  expect_has(model_refusal(R"({"type":"BPE","vocab":{"a":9223372036854775808},"merges":[]})"), "\"a\" should be an integer");
+  expect_has(model_refusal(R"({"type":"BPE","vocab":{"a":9223372036854775808},"merges":[]})"),
+             "\"a\" should be an integer");
   expect_has(model_refusal(R"({"type":"BPE","vocab":{"a":2147483647},"merges":[]})"), "from 0 to");
   expect_has(model_refusal(R"({"type":"BPE","vocab":{"a":1.5},"merges":[]})"), "found 1.5");
   expect_has(model_refusal(R"({"type":"BPE","vocab":{"a":0,"b":0},"merges":[]})"), "is also that of \"a\"");
-  expect_has(model_refusal(R"({"type":"BPE","vocab":{"a":0},"merges":["a z"]})"), "merges[0]: the token \"z\" is not in the vocabulary");
+  expect_has(model_refusal(R"({"type":"BPE","vocab":{"a":0},"merges":["a z"]})"),
+             "merges[0]: the token \"z\" is not in the vocabulary");
   expect_has(model_refusal(R"({"type":"BPE","vocab":{"a":0,"b":1},"merges":["a b"]})"), "the token \"ab\" is not");
   expect_has(model_refusal(R"({"type":"BPE","vocab":{"a":0},"merges":["a"]})"), "two tokens with one space");
   expect_has(model_refusal(R"({"type":"BPE","vocab":[],"merges":[]})"), "\"vocab\" should be an object");
@@ -57,12 +63,14 @@ TEST(Tokenizer, RefusesDamagedFilesWithPlaceAndReason) {
   expect_has(model_refusal(R"({"type":"Unigram","unk_id":0,"vocab":[]})"), "empty");
   expect_has(model_refusal(kAbc, R"("added_tokens":[{"id":-4,"content":"x"}])"), "added_tokens[0]");
   expect_has(model_refusal(kAbc, R"("post_processor":{"type":"BertProcessing","cls":["a"],"sep":["b",1]})"), "\"cls\"");
-  expect_has(model_refusal(kAbc, R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated"})"), "pre_tokenizer.pattern");
+  expect_has(model_refusal(kAbc, R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated"})"),
+             "pre_tokenizer.pattern");
   expect_has(model_refusal(kAbc, R"("normalizer":{"type":"Precompiled","precompiled_charsmap":"////"})"), "damaged");
 }
 
 TEST(Tokenizer, NamesUnknownKindsAndTheKnownOnes) {
-  expect_has(model_refusal(R"({"type":"Magic","vocab":{}})"), "the model \"Magic\" is not known; known are BPE, Unigram");
+  expect_has(model_refusal(R"({"type":"Magic","vocab":{}})"),
+             "the model \"Magic\" is not known; known are BPE, Unigram");
   expect_has(model_refusal(kAbc, R"("normalizer":{"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"X"}]})"),
              "normalizer.normalizers[1]: the normalizer \"X\" is not known");
   expect_has(model_refusal(kAbc, R"("pre_tokenizer":{"type":"X"})"), "the pre-tokenizer \"X\"");
@@ -109,17 +117,21 @@ TEST(Tokenizer, ReadsInvalidUtf8AsReplacementCharacters) {
 }
 
 TEST(Tokenizer, GivesSpecialTokensOfTheConfig) {
-  const std::string added = R"("added_tokens":[{"id":5,"content":"<s>","special":true},{"id":6,"content":"</s>","special":true}])";
+  const std::string added =
+      R"("added_tokens":[{"id":5,"content":"<s>","special":true},{"id":6,"content":"</s>","special":true}])";
   const auto plain = make(kAbc, added, R"({"bos_token":{"content":"<s>"},"eos_token":"</s>","add_eos_token":true})");
   EXPECT_EQ(plain->bos_id(), 5);
   EXPECT_EQ(plain->eos_token(), "</s>");
   EXPECT_EQ(plain->encode("a").value(), std::vector<int32_t>{0});
-  const auto llama = make(kAbc, added, R"({"tokenizer_class":"LlamaTokenizer","bos_token":"<s>","eos_token":"</s>","add_eos_token":true})");
+  const auto llama = make(
+      kAbc, added, R"({"tokenizer_class":"LlamaTokenizer","bos_token":"<s>","eos_token":"</s>","add_eos_token":true})");
   EXPECT_EQ(llama->encode("a").value(), (std::vector<int32_t>{5, 0, 6}));
   EXPECT_EQ(llama->encode("a", false).value(), std::vector<int32_t>{0});
   EXPECT_TRUE(llama->is_special(5));
   EXPECT_FALSE(llama->is_special(0));
-  expect_has(refusal(std::string("{\"model\":") + kAbc + "}", R"({"tokenizer_class":"LlamaTokenizerFast","add_bos_token":true})"), "bos_token");
+  expect_has(refusal(std::string("{\"model\":") + kAbc + "}",
+                     R"({"tokenizer_class":"LlamaTokenizerFast","add_bos_token":true})"),
+             "bos_token");
 }
 
 TEST(Tokenizer, CleansSpacesBeforePunctuationInWordModelsOnly) {
@@ -137,7 +149,8 @@ TEST(Tokenizer, CleansSpacesBeforePunctuationInWordModelsOnly) {
 }
 
 TEST(Tokenizer, StreamsCharactersOnlyWhole) {
-  const auto tokenizer = make(R"({"type":"BPE","vocab":{"ð":0,"Ł":1,"ĺ":2,"Ģ":3,"a":4},"merges":[]})", R"("decoder":{"type":"ByteLevel"})");
+  const auto tokenizer = make(R"({"type":"BPE","vocab":{"ð":0,"Ł":1,"ĺ":2,"Ģ":3,"a":4},"merges":[]})",
+                              R"("decoder":{"type":"ByteLevel"})");
   DetokenizeStream stream(*tokenizer);
   EXPECT_EQ(stream.push(4), "a");
   EXPECT_EQ(stream.push(0), "");
@@ -145,7 +158,9 @@ TEST(Tokenizer, StreamsCharactersOnlyWhole) {
   EXPECT_EQ(stream.push(2), "");
   EXPECT_EQ(stream.push(3), "\xF0\x9F\x98\x80");
   EXPECT_EQ(stream.push(0), "");
-  EXPECT_EQ(stream.push(4), "\xEF\xBF\xBD" "a");
+  EXPECT_EQ(stream.push(4),
+            "\xEF\xBF\xBD"
+            "a");
   EXPECT_EQ(stream.push(0), "");
   EXPECT_EQ(stream.flush(), "\xEF\xBF\xBD");
 }
@@ -155,10 +170,12 @@ TEST(Tokenizer, StreamOfRandomIdsEqualsDecodingThem) {
       R"({"type":"ByteLevel"})",
       R"({"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"_"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]})",
       R"({"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Metaspace","replacement":"_","prepend_scheme":"always"}]})",
-      R"({"type":"WordPiece","prefix":"##","cleanup":true})", R"({"type":"BPEDecoder","suffix":"</w>"})",
+      R"({"type":"WordPiece","prefix":"##","cleanup":true})",
+      R"({"type":"BPEDecoder","suffix":"</w>"})",
       R"({"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Replace","pattern":{"Regex":"a_|_a"},"content":"-"},{"type":"Strip","content":"x","start":0,"stop":2}]})",
       "null"};
-  const std::string model = R"({"type":"BPE","merges":[],"vocab":{"_":0,"a":1,"##b":2,"c</w>":3,"<0xE2>":4,"<0x82>":5,"<0xAC>":6,"â":7,"Ĥ":8,"¬":9,"x":10," ":11,"Ġ":12}})";
+  const std::string model =
+      R"({"type":"BPE","merges":[],"vocab":{"_":0,"a":1,"##b":2,"c</w>":3,"<0xE2>":4,"<0x82>":5,"<0xAC>":6,"â":7,"Ĥ":8,"¬":9,"x":10," ":11,"Ġ":12}})";
   std::mt19937 random(7);
   for (const std::string& decoder : decoders) {
     const auto tokenizer = make(model, "\"decoder\":" + decoder);
@@ -184,7 +201,8 @@ double seconds_of(const std::function<void()>& work) {
 }
 
 TEST(Tokenizer, EncodesLongWordsInLinearithmicTime) {
-  const auto tokenizer = make(R"({"type":"BPE","vocab":{"a":0,"aa":1,"aaaa":2,"aaaaaaaa":3},"merges":["a a","aa aa","aaaa aaaa"]})");
+  const auto tokenizer =
+      make(R"({"type":"BPE","vocab":{"a":0,"aa":1,"aaaa":2,"aaaaaaaa":3},"merges":["a a","aa aa","aaaa aaaa"]})");
   const std::string word(1'000'000, 'a');
   std::vector<int32_t> ids;
   // A quadratic merge loop takes minutes here.
@@ -193,7 +211,8 @@ TEST(Tokenizer, EncodesLongWordsInLinearithmicTime) {
 }
 
 TEST(Tokenizer, FailsWhereTheSplitExpressionRunsAway) {
-  const auto tokenizer = make(kAbc, R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a|aa)+$|(?=(a+)+c)x"},"behavior":"Isolated"})");
+  const auto tokenizer = make(
+      kAbc, R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a|aa)+$|(?=(a+)+c)x"},"behavior":"Isolated"})");
   Result<std::vector<int32_t>> result;
   EXPECT_LT(seconds_of([&] { result = tokenizer->encode(std::string(5000, 'a') + "b"); }), 60.0);
   ASSERT_FALSE(result);
@@ -202,7 +221,8 @@ TEST(Tokenizer, FailsWhereTheSplitExpressionRunsAway) {
 
 TEST(Tokenizer, FailsWhereReplacementsExplode) {
   std::string steps;
-  for (int i = 0; i < 60; ++i) steps += std::string(i == 0 ? "" : ",") + R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})";
+  for (int i = 0; i < 60; ++i)
+    steps += std::string(i == 0 ? "" : ",") + R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})";
   const auto tokenizer = make(kAbc, R"("normalizer":{"type":"Sequence","normalizers":[)" + steps + "]}");
   EXPECT_FALSE(tokenizer->encode("a"));
 }
@@ -224,7 +244,8 @@ TEST(Tokenizer, GivesTheSameFromManyThreads) {
 }
 
 TEST(Tokenizer, TellsTheBytesOfTokens) {
-  const auto letters = make(R"({"type":"BPE","vocab":{"Ġa":0,"Ã©":1},"merges":[]})", R"("pre_tokenizer":{"type":"ByteLevel"})");
+  const auto letters =
+      make(R"({"type":"BPE","vocab":{"Ġa":0,"Ã©":1},"merges":[]})", R"("pre_tokenizer":{"type":"ByteLevel"})");
   EXPECT_EQ(letters->token_bytes(0), " a");
   EXPECT_EQ(letters->token_bytes(1), "\xC3\xA9");
   EXPECT_EQ(letters->id_to_token(0), "Ġa");

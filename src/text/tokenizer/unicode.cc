@@ -13,9 +13,9 @@
 namespace coluber {
 namespace {
 
-constexpr const char* kCategoryNames[] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl",
-                                          "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk",
-                                          "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"};
+constexpr const char* kCategoryNames[] = {"Cn", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd",
+                                          "Nl", "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm",
+                                          "Sc", "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co"};
 
 template <typename Range, size_t kCount>
 const Range* find_range(const Range (&table)[kCount], uint32_t code_point) noexcept {
@@ -26,8 +26,8 @@ const Range* find_range(const Range (&table)[kCount], uint32_t code_point) noexc
   return code_point <= found->last ? found : nullptr;
 }
 
-// The length of the valid character at `text[0]`, or 0; `broken` is then the length of the part to replace, and `cut` tells that
-// more bytes could have made it valid.
+// The length of the valid character at `text[0]`, or 0; `broken` is then the length of the part to replace, and `cut`
+// tells that more bytes could have made it valid.
 size_t check_character(std::string_view text, size_t& broken, bool& cut) noexcept {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -77,8 +77,8 @@ void decompose(std::string_view text, utf8proc_option_t options, std::vector<utf
     }
     utf8proc_int32_t parts[32];
     int last_class = 0;
-    const utf8proc_ssize_t count =
-        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code_point), parts, std::size(parts), options, &last_class);
+    const utf8proc_ssize_t count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code_point), parts,
+                                                           std::size(parts), options, &last_class);
     if (count <= 0 || count > static_cast<utf8proc_ssize_t>(std::size(parts))) {
       out.push_back(static_cast<utf8proc_int32_t>(code_point));
     } else {
@@ -87,7 +87,8 @@ void decompose(std::string_view text, utf8proc_option_t options, std::vector<utf
   }
 }
 
-// Sorted by us, as the library's exchange sort is quadratic on a long run of marks. The order must be stable, so positions break ties.
+// Sorted by us, as the library's exchange sort is quadratic on a long run of marks. The order must be stable, so
+// positions break ties.
 void order_marks(std::vector<utf8proc_int32_t>& points) {
   struct Mark {
     int combining_class;
@@ -256,7 +257,8 @@ void append_lower(std::string& out, uint32_t code_point) {
 
 std::string normalize(std::string_view text, NormalForm form) {
   const bool composes = form == NormalForm::kNfc || form == NormalForm::kNfkc;
-  // No character below U+0300 (0xCC 0x80) takes part in composition unless one above follows; below U+00A0 nothing changes at all.
+  // No character below U+0300 (0xCC 0x80) takes part in composition unless one above follows; below U+00A0 nothing
+  // changes at all.
   const unsigned char inert_below = form == NormalForm::kNfc ? 0xCC : form == NormalForm::kNfkc ? 0xC2 : 0x80;
   if (std::all_of(text.begin(), text.end(), [&](char c) {
         const auto byte = static_cast<unsigned char>(c);
@@ -290,7 +292,8 @@ void grapheme_ends(std::string_view text, std::vector<size_t>& ends) {
   while (at < end) {
     const char* start = at;
     const auto current = static_cast<utf8proc_int32_t>(next_code_point(at));
-    if (utf8proc_grapheme_break_stateful(previous, current, &state)) ends.push_back(static_cast<size_t>(start - text.data()));
+    if (utf8proc_grapheme_break_stateful(previous, current, &state))
+      ends.push_back(static_cast<size_t>(start - text.data()));
     previous = current;
   }
   ends.push_back(text.size());

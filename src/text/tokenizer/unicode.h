@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UTF-8 and the character properties that tokenizers ask for, in the Unicode versions of the reference (unicode_tables.h).
-// unicode.cc is the only file that sees utf8proc. Functions that take a `const char*` cursor expect valid UTF-8; `sanitize_utf8`
-// makes it so. No state; thread-safe.
+// UTF-8 and the character properties that tokenizers ask for, in the Unicode versions of the reference
+// (unicode_tables.h). unicode.cc is the only file that sees utf8proc. Functions that take a `const char*` cursor expect
+// valid UTF-8; `sanitize_utf8` makes it so. No state; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -50,12 +50,12 @@ std::string sanitize_utf8(std::string_view text, bool final = true, std::string*
 // Two letters, "Lu" .. "Cn", of Unicode 16.
 const char* category(uint32_t code_point) noexcept;
 bool is_letter(uint32_t code_point) noexcept;
-bool is_number(uint32_t code_point) noexcept;      // N*
-bool is_whitespace(uint32_t code_point) noexcept;  // White_Space
-bool is_word(uint32_t code_point) noexcept;        // \w of the reference's Whitespace split and of single_word
-bool is_mark(uint32_t code_point) noexcept;        // as StripAccents sees it
-bool is_nonspacing_mark(uint32_t code_point) noexcept;  // as BertNormalizer sees it
-bool is_punctuation(uint32_t code_point) noexcept;      // ASCII punctuation and P*
+bool is_number(uint32_t code_point) noexcept;             // N*
+bool is_whitespace(uint32_t code_point) noexcept;         // White_Space
+bool is_word(uint32_t code_point) noexcept;               // \w of the reference's Whitespace split and of single_word
+bool is_mark(uint32_t code_point) noexcept;               // as StripAccents sees it
+bool is_nonspacing_mark(uint32_t code_point) noexcept;    // as BertNormalizer sees it
+bool is_punctuation(uint32_t code_point) noexcept;        // ASCII punctuation and P*
 bool is_control_or_format(uint32_t code_point) noexcept;  // Cc, Cf, Co
 void append_lower(std::string& out, uint32_t code_point);
 

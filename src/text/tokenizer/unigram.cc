@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Unigram language model: of all ways to cut a piece into tokens the one with the highest sum of scores (Viterbi over byte
-// positions). Sums are made in the reference's order, so that ties fall the same way.
+// Unigram language model: of all ways to cut a piece into tokens the one with the highest sum of scores (Viterbi over
+// byte positions). Sums are made in the reference's order, so that ties fall the same way.
 #include <limits>
 #include <optional>
 
@@ -47,7 +47,8 @@ Unigram::Unigram(const Component& component) {
   std::vector<std::pair<std::string_view, int32_t>> keys;
   for (const Json& entry : entries) {
     const auto id = static_cast<int32_t>(scores_.size());
-    if (!entry.is_array() || entry.as_array().size() != 2 || !entry.as_array()[0].is_string() || !entry.as_array()[1].is_number()) {
+    if (!entry.is_array() || entry.as_array().size() != 2 || !entry.as_array()[0].is_string() ||
+        !entry.as_array()[1].is_number()) {
       component.refuse(fmt::format("vocab[{}] should be [token, score], found {}", id, entry.dump()));
     }
     const std::string& token = entry.as_array()[0].as_string();
@@ -85,7 +86,8 @@ Result<void> Unigram::encode(std::string_view text, std::span<const Piece> piece
   return {};
 }
 
-// Fills, for every end of a token, the best sum, where that token starts and its id. False where an unknown character has no token.
+// Fills, for every end of a token, the best sum, where that token starts and its id. False where an unknown character
+// has no token.
 Result<bool> Unigram::find_best_path(std::string_view piece, Scratch& scratch) const {
   const size_t size = piece.size();
   if (size > kMaxPieceBytes) return fail(ErrorCode::kInvalidArgument, "a piece of {} bytes is too long", size);
@@ -125,13 +127,16 @@ Result<void> Unigram::encode_piece(std::string_view piece, Scratch& scratch, std
   auto found = find_best_path(piece, scratch);
   if (!found) return tl::unexpected(found.error());
   if (!*found) {
-    return fail(ErrorCode::kInvalidArgument, "\"{}\" has a character that is no token, and the model names no unknown token",
+    return fail(ErrorCode::kInvalidArgument,
+                "\"{}\" has a character that is no token, and the model names no unknown token",
                 sanitize_utf8(piece.substr(0, 40)));
   }
-  // Backwards along the path; every run of unknown characters is one. `previous` collects the ends of tokens, last first.
+  // Backwards along the path; every run of unknown characters is one. `previous` collects the ends of tokens, last
+  // first.
   std::vector<int32_t>& ends = scratch.previous;
   ends.clear();
-  for (size_t end = piece.size(); end > 0; end = static_cast<size_t>(scratch.starts[end])) ends.push_back(static_cast<int32_t>(end));
+  for (size_t end = piece.size(); end > 0; end = static_cast<size_t>(scratch.starts[end]))
+    ends.push_back(static_cast<int32_t>(end));
   size_t begin = 0;
   for (size_t i = ends.size(); i-- > 0;) {
     auto end = static_cast<size_t>(ends[i]);
@@ -139,7 +144,8 @@ Result<void> Unigram::encode_piece(std::string_view piece, Scratch& scratch, std
     if (!unk_id_ || id != *unk_id_) {
       ids.push_back(id);
     } else {
-      while (i > 0 && scratch.word_ids[static_cast<size_t>(ends[i - 1])] == *unk_id_) end = static_cast<size_t>(ends[--i]);
+      while (i > 0 && scratch.word_ids[static_cast<size_t>(ends[i - 1])] == *unk_id_)
+        end = static_cast<size_t>(ends[--i]);
       add_unknown(piece.substr(begin, end - begin), ids);
     }
     begin = end;

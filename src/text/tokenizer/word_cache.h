@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ids of words met before, direct-mapped: a word that lands on another's slot takes it over, so the cache never grows. Prose
-// repeats its words, and looking a short word up costs one cache line where merging it costs dozens. Not thread-safe; it belongs
-// to one Scratch, and so to one tokenizer.
+// Ids of words met before, direct-mapped: a word that lands on another's slot takes it over, so the cache never grows.
+// Prose repeats its words, and looking a short word up costs one cache line where merging it costs dozens. Not
+// thread-safe; it belongs to one Scratch, and so to one tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -55,7 +55,8 @@ class WordCache {
   static constexpr int kSlotBits = 15;  // 2 MiB: about what a core's second cache holds
   static constexpr size_t kSlots = size_t{1} << kSlotBits;
 
-  // The word, padded with zeros. Words of 8 bytes or more are read as overlapping halves would be: plain copies of fixed size.
+  // The word, padded with zeros. Words of 8 bytes or more are read as overlapping halves would be: plain copies of
+  // fixed size.
   static void load(std::string_view word, uint64_t (&parts)[3]) {
     auto* out = reinterpret_cast<char*>(parts);
     const char* in = word.data();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two models that look words up: WordPiece (longest prefix in the vocabulary, again and again) and WordLevel (whole pieces).
+// The two models that look words up: WordPiece (longest prefix in the vocabulary, again and again) and WordLevel (whole
+// pieces).
 #include <algorithm>
 
 #include "text/tokenizer/model.h"
@@ -76,13 +77,15 @@ class WordLevel final : public Model {
   }
   std::string_view kind() const override { return "WordLevel"; }
 
-  Result<void> encode(std::string_view text, std::span<const Piece> pieces, Scratch&, std::vector<int32_t>& ids) const override {
+  Result<void> encode(std::string_view text, std::span<const Piece> pieces, Scratch&,
+                      std::vector<int32_t>& ids) const override {
     for (const Piece& piece : pieces) {
       const std::string_view word = text.substr(piece.begin, piece.end - piece.begin);
       int32_t id = vocab_.find(word);
       if (id == Vocab::kNone) id = unk_id_;
       if (id == Vocab::kNone) {
-        return fail(ErrorCode::kInvalidArgument, "\"{}\" is no token, and the unknown token \"{}\" is not in the vocabulary either",
+        return fail(ErrorCode::kInvalidArgument,
+                    "\"{}\" is no token, and the unknown token \"{}\" is not in the vocabulary either",
                     sanitize_utf8(word.substr(0, 100)), unk_token_);
       }
       ids.push_back(id);
