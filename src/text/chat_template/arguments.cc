@@ -8,7 +8,8 @@
 
 namespace coluber::jinja {
 
-Arguments::Arguments(std::string_view function, const Args& args, std::initializer_list<std::string_view> names, size_t required)
+Arguments::Arguments(std::string_view function, const Args& args, std::initializer_list<std::string_view> names,
+                     size_t required)
     : function_(function), names_(names), slots_(names.size(), nullptr) {
   if (args.positional.size() > names_.size()) {
     raise_type("{}() takes at most {} arguments ({} given)", function, names_.size(), args.positional.size());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Binds a call's arguments to a function's parameter names as Python does, with Python's complaints. Refers to the Args it
-// was made of, which must outlive it.
+// Binds a call's arguments to a function's parameter names as Python does, with Python's complaints. Refers to the Args
+// it was made of, which must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ namespace coluber::jinja {
 class Arguments {
  public:
   // The first `required` of `names` must be given.
-  Arguments(std::string_view function, const Args& args, std::initializer_list<std::string_view> names, size_t required = 0);
+  Arguments(std::string_view function, const Args& args, std::initializer_list<std::string_view> names,
+            size_t required = 0);
 
   bool given(size_t i) const { return slots_[i] != nullptr; }
   bool given_not_none(size_t i) const { return slots_[i] != nullptr && !slots_[i]->is_none(); }

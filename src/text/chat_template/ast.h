@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tree of a parsed template. Names are numbers of a table, so that scopes compare integers. Immutable once parsed and
-// shared by all renderings, from any thread.
+// The tree of a parsed template. Names are numbers of a table, so that scopes compare integers. Immutable once parsed
+// and shared by all renderings, from any thread.
 #pragma once
 
 #include <memory>
@@ -28,8 +28,26 @@ struct Names {
 };
 
 enum class ExprKind : uint8_t {
-  kConstant, kName, kList, kTuple, kDict, kAttribute, kSubscript, kSlice, kCall, kFilter, kTest,
-  kNot, kNegate, kPlus, kAnd, kOr, kConditional, kCompare, kConcat, kBinary,
+  kConstant,
+  kName,
+  kList,
+  kTuple,
+  kDict,
+  kAttribute,
+  kSubscript,
+  kSlice,
+  kCall,
+  kFilter,
+  kTest,
+  kNot,
+  kNegate,
+  kPlus,
+  kAnd,
+  kOr,
+  kConditional,
+  kCompare,
+  kConcat,
+  kBinary,
 };
 
 enum class Op : uint8_t { kAdd, kSub, kMul, kDiv, kFloorDiv, kMod, kPow, kEq, kNe, kLt, kLe, kGt, kGe, kIn, kNotIn };
@@ -48,17 +66,31 @@ struct Expr {
   Op op = Op::kAdd;
   int line = 0;
   int depth = 1;
-  NameId name = -1;       // kName
-  std::string word;       // kAttribute, kFilter, kTest
-  Value constant;         // kConstant; kAttribute: the word as a value
-  ExprPtr a, b, c;        // operands; kConditional: test, then, else; kSlice: start, stop, step (each may be null);
-                          // kFilter in a filter block: `a` is null
-  std::vector<ExprPtr> items;     // kList, kTuple, kConcat; kDict: key, value, key, ...; kCompare: the right-hand sides
-  std::vector<Op> ops;            // kCompare
-  CallArguments arguments;        // kCall, kFilter, kTest
+  NameId name = -1;  // kName
+  std::string word;  // kAttribute, kFilter, kTest
+  Value constant;    // kConstant; kAttribute: the word as a value
+  ExprPtr a, b, c;   // operands; kConditional: test, then, else; kSlice: start, stop, step (each may be null);
+                     // kFilter in a filter block: `a` is null
+  std::vector<ExprPtr> items;  // kList, kTuple, kConcat; kDict: key, value, key, ...; kCompare: the right-hand sides
+  std::vector<Op> ops;         // kCompare
+  CallArguments arguments;     // kCall, kFilter, kTest
 };
 
-enum class StmtKind : uint8_t { kText, kPrint, kSet, kSetBlock, kIf, kFor, kMacro, kCallBlock, kFilterBlock, kWith, kScope, kBreak, kContinue };
+enum class StmtKind : uint8_t {
+  kText,
+  kPrint,
+  kSet,
+  kSetBlock,
+  kIf,
+  kFor,
+  kMacro,
+  kCallBlock,
+  kFilterBlock,
+  kWith,
+  kScope,
+  kBreak,
+  kContinue
+};
 
 struct Stmt;
 using Body = std::vector<std::unique_ptr<Stmt>>;
@@ -86,13 +118,14 @@ struct Signature {
 struct Stmt {
   StmtKind kind = StmtKind::kText;
   int line = 0;
-  Value text;                                        // kText
-  std::vector<ExprPtr> exprs;                        // kPrint; kSet: the value; kFor: iterable, and the filter or null;
-                                                     // kIf: the tests; kSetBlock, kFilterBlock: the filter or none; kCallBlock: the call; kWith: values
-  std::vector<Target> targets;                       // kSet, kSetBlock, kFor, kWith, kMacro
-  std::vector<Body> bodies;                          // kIf: one a test, then the else; kFor: body, else
-  bool recursive = false;                            // kFor
-  Signature signature;                               // kMacro, kCallBlock
+  Value text;  // kText
+  std::vector<ExprPtr>
+      exprs;  // kPrint; kSet: the value; kFor: iterable, and the filter or null;
+              // kIf: the tests; kSetBlock, kFilterBlock: the filter or none; kCallBlock: the call; kWith: values
+  std::vector<Target> targets;  // kSet, kSetBlock, kFor, kWith, kMacro
+  std::vector<Body> bodies;     // kIf: one a test, then the else; kFor: body, else
+  bool recursive = false;       // kFor
+  Signature signature;          // kMacro, kCallBlock
 };
 
 struct Program {

@@ -39,20 +39,23 @@ std::string_view fault_type(FaultKind kind) {
 tl::unexpected<Failure> failed(const Fault& fault, const std::string& name, TemplateFailure* failure) {
   if (failure != nullptr) *failure = {std::string(fault_type(fault.kind)), fault.message, fault.line};
   std::string where = fault.line > 0 ? fmt::format("{}, line {}", name, fault.line) : name;
-  if (fault.kind == FaultKind::kRaised) return fail(ErrorCode::kInvalidArgument, "{} (refused by the chat template {})", fault.message, where);
+  if (fault.kind == FaultKind::kRaised)
+    return fail(ErrorCode::kInvalidArgument, "{} (refused by the chat template {})", fault.message, where);
   return fail(ErrorCode::kInvalidArgument, "chat template {}: {}", where, fault.message);
 }
 
 jinja::Value string_value(const std::string& text, bool input, std::string_view path) {
   const size_t bad = jinja::first_invalid_utf8(text);
   if (bad != std::string::npos) {
-    jinja::raise_type("the variable '{}' is not valid UTF-8: byte {} of a text is 0x{:02x}", path, bad, static_cast<unsigned char>(text[bad]));
+    jinja::raise_type("the variable '{}' is not valid UTF-8: byte {} of a text is 0x{:02x}", path, bad,
+                      static_cast<unsigned char>(text[bad]));
   }
   return jinja::constant_string(text, input);
 }
 
 jinja::Value to_value(jinja::Heap& heap, const Json& json, bool input, std::string_view path, int depth) {
-  if (depth > kMaxVariableDepth) jinja::raise(FaultKind::kLimit, "the variable '{}' is nested deeper than {}", path, kMaxVariableDepth);
+  if (depth > kMaxVariableDepth)
+    jinja::raise(FaultKind::kLimit, "the variable '{}' is nested deeper than {}", path, kMaxVariableDepth);
   heap.step();
   if (json.is_null()) return {};
   if (json.is_bool()) return jinja::Value(json.as_bool());
@@ -66,7 +69,8 @@ jinja::Value to_value(jinja::Heap& heap, const Json& json, bool input, std::stri
     return heap.list(std::move(items));
   }
   jinja::Dict dict;
-  for (const auto& [key, item] : json.as_object()) dict.set(string_value(key, input, path), to_value(heap, item, input, path, depth + 1));
+  for (const auto& [key, item] : json.as_object())
+    dict.set(string_value(key, input, path), to_value(heap, item, input, path, depth + 1));
   return heap.dict(std::move(dict));
 }
 
@@ -81,7 +85,8 @@ jinja::Text render_text(const jinja::Program& program, const Json& variables, co
   interpreter.define("tools", {});
   interpreter.define("documents", {});
   interpreter.define("add_generation_prompt", jinja::Value(false));
-  for (const auto& [name, value] : variables.as_object()) interpreter.define(name, to_value(heap, value, is_input(name), name, 0));
+  for (const auto& [name, value] : variables.as_object())
+    interpreter.define(name, to_value(heap, value, is_input(name), name, 0));
   jinja::Text text = interpreter.run();
   return text;
 }
@@ -117,22 +122,26 @@ Result<int64_t> parse_clock(std::string_view text) {
     }
     valid = valid && rest[more] == '\0';
   }
-  valid = valid && parts.tm_year > 0 && parts.tm_mon >= 1 && parts.tm_mon <= 12 && parts.tm_mday >= 1 && parts.tm_mday <= 31 && parts.tm_hour >= 0 &&
-          parts.tm_hour < 24 && parts.tm_min >= 0 && parts.tm_min < 60 && parts.tm_sec >= 0 && parts.tm_sec < 60;
+  valid = valid && parts.tm_year > 0 && parts.tm_mon >= 1 && parts.tm_mon <= 12 && parts.tm_mday >= 1 &&
+          parts.tm_mday <= 31 && parts.tm_hour >= 0 && parts.tm_hour < 24 && parts.tm_min >= 0 && parts.tm_min < 60 &&
+          parts.tm_sec >= 0 && parts.tm_sec < 60;
   const int day = parts.tm_mday;
   parts.tm_year -= 1900;
   parts.tm_mon -= 1;
   const int64_t clock = valid ? static_cast<int64_t>(timegm(&parts)) : 0;
   if (!valid || parts.tm_mday != day) {
-    return fail(ErrorCode::kInvalidArgument, "'{}' is no time: expected a date and a time of day as in 2024-07-06T08:05:09", text);
+    return fail(ErrorCode::kInvalidArgument,
+                "'{}' is no time: expected a date and a time of day as in 2024-07-06T08:05:09", text);
   }
   return clock;
 }
 
-Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::string name, const TemplateLimits& limits, TemplateFailure* failure) {
+Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::string name, const TemplateLimits& limits,
+                                         TemplateFailure* failure) {
   try {
     if (static_cast<int64_t>(source.size()) > limits.max_source_bytes) {
-      jinja::raise(FaultKind::kLimit, "the template has {} bytes, at most {} are allowed", source.size(), limits.max_source_bytes);
+      jinja::raise(FaultKind::kLimit, "the template has {} bytes, at most {} are allowed", source.size(),
+                   limits.max_source_bytes);
     }
     const size_t bad = jinja::first_invalid_utf8(source);
     if (bad != std::string_view::npos) {
@@ -150,7 +159,8 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source, std::string na
   }
 }
 
-Result<std::string> ChatTemplate::render(const Json& variables, const RenderOptions& options, TemplateFailure* failure) const {
+Result<std::string> ChatTemplate::render(const Json& variables, const RenderOptions& options,
+                                         TemplateFailure* failure) const {
   try {
     return std::move(render_text(*program_, variables, options).bytes);
   } catch (const Fault& fault) {
@@ -158,7 +168,8 @@ Result<std::string> ChatTemplate::render(const Json& variables, const RenderOpti
   }
 }
 
-Result<std::vector<TemplateSegment>> ChatTemplate::render_segments(const Json& variables, const RenderOptions& options, TemplateFailure* failure) const {
+Result<std::vector<TemplateSegment>> ChatTemplate::render_segments(const Json& variables, const RenderOptions& options,
+                                                                   TemplateFailure* failure) const {
   try {
     const jinja::Text text = render_text(*program_, variables, options);
     std::vector<TemplateSegment> segments;
@@ -176,7 +187,8 @@ Result<std::vector<TemplateSegment>> ChatTemplate::render_segments(const Json& v
 
 Result<const ChatTemplate*> ChatTemplates::select(std::string_view name, bool has_tools) const {
   const auto find = [this](std::string_view wanted) -> const ChatTemplate* {
-    const auto found = std::find_if(named.begin(), named.end(), [wanted](const auto& entry) { return entry.first == wanted; });
+    const auto found =
+        std::find_if(named.begin(), named.end(), [wanted](const auto& entry) { return entry.first == wanted; });
     return found == named.end() ? nullptr : &found->second;
   };
   const ChatTemplate* chosen = nullptr;
@@ -190,11 +202,14 @@ Result<const ChatTemplate*> ChatTemplates::select(std::string_view name, bool ha
   if (chosen != nullptr) return chosen;
   std::string names;
   for (const auto& [known, entry] : named) names += (names.empty() ? "" : ", ") + known;
-  if (!name.empty()) return fail(ErrorCode::kInvalidArgument, "the model has no chat template named '{}', it has: {}", name, names);
-  return fail(ErrorCode::kInvalidArgument, "the model has several chat templates and none is called 'default', name one of: {}", names);
+  if (!name.empty())
+    return fail(ErrorCode::kInvalidArgument, "the model has no chat template named '{}', it has: {}", name, names);
+  return fail(ErrorCode::kInvalidArgument,
+              "the model has several chat templates and none is called 'default', name one of: {}", names);
 }
 
-Result<std::string> ChatTemplates::render(const Json& variables, const RenderOptions& options, TemplateFailure* failure) const {
+Result<std::string> ChatTemplates::render(const Json& variables, const RenderOptions& options,
+                                          TemplateFailure* failure) const {
   const Json* tools = variables.find("tools");
   const auto chosen = select({}, tools != nullptr && !tools->is_null());
   if (!chosen) return tl::unexpected<Failure>(chosen.error());

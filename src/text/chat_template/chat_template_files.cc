@@ -17,11 +17,13 @@ std::string read_text(const fs::path& path) {
   std::error_code error;
   const auto size = fs::file_size(path, error);
   if (!error && static_cast<int64_t>(size) > kMaxTemplateFileBytes) {
-    throw make_error(ErrorCode::kInvalidData, "{}: {} bytes is too much for a chat template (at most {})", path.string(), size, kMaxTemplateFileBytes);
+    throw make_error(ErrorCode::kInvalidData, "{}: {} bytes is too much for a chat template (at most {})",
+                     path.string(), size, kMaxTemplateFileBytes);
   }
   std::ifstream file(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file && !file.eof()) throw make_error(ErrorCode::kIo, "cannot read {}: check that it is a file and may be read", path.string());
+  if (!file && !file.eof())
+    throw make_error(ErrorCode::kIo, "cannot read {}: check that it is a file and may be read", path.string());
   return text;
 }
 
@@ -32,14 +34,18 @@ bool is_file(const fs::path& path) {
 
 void add(ChatTemplates* out, const std::string& name, std::string_view source, const std::string& origin) {
   auto parsed = ChatTemplate::parse(source, origin);
-  if (!parsed) throw make_error(ErrorCode::kInvalidData, "{} (give another template with --chat-template)", parsed.error().message);
+  if (!parsed)
+    throw make_error(ErrorCode::kInvalidData, "{} (give another template with --chat-template)",
+                     parsed.error().message);
   out->named.emplace_back(name, std::move(*parsed));
 }
 
 // "chat_template" of a JSON file: a template, or a list of {"name", "template"}, or an object of templates by name.
 void add_from_json(ChatTemplates* out, const Json& value, const std::string& origin) {
   const auto wrong = [&origin](std::string_view found) {
-    return make_error(ErrorCode::kInvalidData, "{}: chat_template must be a text or a list of {{\"name\", \"template\"}}, found {}", origin, found);
+    return make_error(ErrorCode::kInvalidData,
+                      "{}: chat_template must be a text or a list of {{\"name\", \"template\"}}, found {}", origin,
+                      found);
   };
   if (value.is_string()) return add(out, "default", value.as_string(), origin);
   if (value.is_object()) {
@@ -52,7 +58,8 @@ void add_from_json(ChatTemplates* out, const Json& value, const std::string& ori
   if (!value.is_array()) throw wrong(value.type_name());
   for (const Json& entry : value.as_array()) {
     const Json *name = entry.find("name"), *source = entry.find("template");
-    if (name == nullptr || source == nullptr || !name->is_string() || !source->is_string()) throw wrong("an entry without them");
+    if (name == nullptr || source == nullptr || !name->is_string() || !source->is_string())
+      throw wrong("an entry without them");
     add(out, name->as_string(), source->as_string(), fmt::format("{} ({})", origin, name->as_string()));
   }
 }
@@ -108,15 +115,18 @@ Json load_special_tokens(const std::string& folder) {
 std::optional<ChatTemplates> load_chat_template(const std::string& folder) {
   const fs::path base(folder);
   ChatTemplates out;
-  if (is_file(base / "chat_template.jinja")) add(&out, "default", read_text(base / "chat_template.jinja"), (base / "chat_template.jinja").string());
+  if (is_file(base / "chat_template.jinja"))
+    add(&out, "default", read_text(base / "chat_template.jinja"), (base / "chat_template.jinja").string());
   std::error_code error;
   std::vector<fs::path> extra;
-  for (fs::directory_iterator it(base / "additional_chat_templates", error), end; !error && it != end; it.increment(error)) {
+  for (fs::directory_iterator it(base / "additional_chat_templates", error), end; !error && it != end;
+       it.increment(error)) {
     if (it->path().extension() == ".jinja" && is_file(it->path())) extra.push_back(it->path());
   }
   std::sort(extra.begin(), extra.end());
   for (const fs::path& path : extra) add(&out, path.stem().string(), read_text(path), path.string());
-  if (out.named.empty() && !add_from_file(&out, base / "tokenizer_config.json") && !add_from_file(&out, base / "chat_template.json")) {
+  if (out.named.empty() && !add_from_file(&out, base / "tokenizer_config.json") &&
+      !add_from_file(&out, base / "chat_template.json")) {
     return std::nullopt;
   }
   out.special_tokens = load_special_tokens(folder);

@@ -16,8 +16,10 @@ bool among(const std::array<std::string_view, N>& words, std::string_view name) 
 }
 
 constexpr std::array<std::string_view, 2> kSequenceMethods = {"index", "count"};
-constexpr std::array<std::string_view, 9> kListOnly = {"append", "clear", "copy", "extend", "insert", "pop", "remove", "reverse", "sort"};
-constexpr std::array<std::string_view, 11> kDictMethods = {"clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"};
+constexpr std::array<std::string_view, 9> kListOnly = {"append", "clear",  "copy",    "extend", "insert",
+                                                       "pop",    "remove", "reverse", "sort"};
+constexpr std::array<std::string_view, 11> kDictMethods = {"clear", "copy",    "fromkeys",   "get",    "items", "keys",
+                                                           "pop",   "popitem", "setdefault", "update", "values"};
 constexpr std::array<std::string_view, 2> kLoopMethods = {"cycle", "changed"};
 constexpr std::array<std::string_view, 2> kCyclerMethods = {"next", "reset"};
 
@@ -26,7 +28,8 @@ Value call_sequence(Heap& heap, const Value& self, std::string_view name, const 
   if (name == "copy") return heap.list(items);
   if (name == "count") {
     const Arguments bound(name, args, {"value"}, 1);
-    return Value(static_cast<int64_t>(std::count_if(items.begin(), items.end(), [&](const Value& item) { return equal(item, bound.at(0)); })));
+    return Value(static_cast<int64_t>(
+        std::count_if(items.begin(), items.end(), [&](const Value& item) { return equal(item, bound.at(0)); })));
   }
   const Arguments bound(name, args, {"value", "start", "stop"}, 1);
   const int64_t size = static_cast<int64_t>(items.size());
@@ -72,12 +75,14 @@ Value call_dict(Heap& heap, const Value& self, std::string_view name, const Args
 
 bool changes_object(const Value& self, std::string_view name) noexcept {
   if (self.is_list()) return name != "copy" && among(kListOnly, name);
-  return self.is_dict() && (name == "clear" || name == "pop" || name == "popitem" || name == "setdefault" || name == "update");
+  return self.is_dict() &&
+         (name == "clear" || name == "pop" || name == "popitem" || name == "setdefault" || name == "update");
 }
 
 std::string unsafe_message(const Value& self, std::string_view name) {
   return fmt::format(
-      "access to attribute '{}' of '{}' object is unsafe: values cannot be changed in a chat template; make a new one, as in "
+      "access to attribute '{}' of '{}' object is unsafe: values cannot be changed in a chat template; make a new one, "
+      "as in "
       "{{% set x = x + [item] %}}",
       name, type_name(self));
 }

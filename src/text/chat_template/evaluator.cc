@@ -69,8 +69,8 @@ Value Interpreter::eval_inner(const Expr& expr) {
     case ExprKind::kConditional:
       if (truthy(eval(*expr.a))) return eval(*expr.b);
       if (expr.c != nullptr) return eval(*expr.c);
-      return make_undefined(
-          fmt::format("the inline if-expression on line {} evaluated to false and no else section was defined.", expr.line));
+      return make_undefined(fmt::format(
+          "the inline if-expression on line {} evaluated to false and no else section was defined.", expr.line));
     case ExprKind::kCompare:
       return eval_compare(expr);
     case ExprKind::kConcat:
@@ -126,7 +126,8 @@ Value Interpreter::eval_slice(const Value& object, const Expr& slice_expr) {
   line_ = slice_expr.line;
   if (object.is_undefined()) raise(FaultKind::kUndefined, "{}", object.undefined_message());
   if (object.is_dict()) raise_type("unhashable type: 'slice'");
-  if (!object.is_string() && !object.is_list() && !object.is_tuple() && !(object.is_view() && object.view().is_range())) {
+  if (!object.is_string() && !object.is_list() && !object.is_tuple() &&
+      !(object.is_view() && object.view().is_range())) {
     raise_type("'{}' object is not subscriptable", type_name(object));
   }
   return slice(*heap_, object, start, stop, step);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The exception by which a template's mistake leaves the interpreter: `chat_template.cc` catches it and makes it a Failure.
-// It never crosses the folder's public header. The line is 0 until the interpreter, which knows where it is, fills it in.
+// The exception by which a template's mistake leaves the interpreter: `chat_template.cc` catches it and makes it a
+// Failure. It never crosses the folder's public header. The line is 0 until the interpreter, which knows where it is,
+// fills it in.
 #pragma once
 
 #include <fmt/core.h>

@@ -16,7 +16,8 @@ constexpr std::array<std::string_view, 5> kRefusedFilters = {"pprint", "random",
 
 const Filter* find_filter(std::string_view name) noexcept {
   for (const FilterTable& table : {text_filters(), number_filters(), sequence_filters(), selection_filters()}) {
-    const Filter* found = std::find_if(table.begin, table.end, [name](const Filter& filter) { return filter.name == name; });
+    const Filter* found =
+        std::find_if(table.begin, table.end, [name](const Filter& filter) { return filter.name == name; });
     if (found != table.end) return found;
   }
   return nullptr;
@@ -33,7 +34,8 @@ struct NamedTest {
 };
 
 const Value& operand(std::string_view name, const Args& args) {
-  if (args.positional.size() != 1 || !args.keyword.empty()) raise_type("the test '{}' takes one argument, {} given", name, args.positional.size());
+  if (args.positional.size() != 1 || !args.keyword.empty())
+    raise_type("the test '{}' takes one argument, {} given", name, args.positional.size());
   return args.positional[0];
 }
 
@@ -86,7 +88,8 @@ constexpr NamedTest kTests[] = {
     {"false", [](Interpreter&, const Value& v, const Args&) { return v.is_bool() && !v.boolean(); }},
     {"odd", [](Interpreter& in, const Value& v, const Args&) { return is_remainder(in, v, Value(int64_t{2}), 1); }},
     {"even", [](Interpreter& in, const Value& v, const Args&) { return is_remainder(in, v, Value(int64_t{2}), 0); }},
-    {"divisibleby", [](Interpreter& in, const Value& v, const Args& a) { return is_remainder(in, v, operand("divisibleby", a), 0); }},
+    {"divisibleby",
+     [](Interpreter& in, const Value& v, const Args& a) { return is_remainder(in, v, operand("divisibleby", a), 0); }},
     {"in", [](Interpreter&, const Value& v, const Args& a) { return contains(operand("in", a), v); }},
     {"sameas", is_same},
     {"callable", is_callable},
@@ -95,16 +98,26 @@ constexpr NamedTest kTests[] = {
     {"escaped", [](Interpreter&, const Value& v, const Args&) { return v.is_string() && v.text().markup; }},
     {"filter", [](Interpreter&, const Value& v, const Args&) { return names(v, has_filter); }},
     {"test", [](Interpreter&, const Value& v, const Args&) { return names(v, has_test); }},
-    {"==", comparison<Op::kEq>}, {"eq", comparison<Op::kEq>}, {"equalto", comparison<Op::kEq>},
-    {"!=", comparison<Op::kNe>}, {"ne", comparison<Op::kNe>},
-    {"<", comparison<Op::kLt>}, {"lt", comparison<Op::kLt>}, {"lessthan", comparison<Op::kLt>},
-    {"<=", comparison<Op::kLe>}, {"le", comparison<Op::kLe>},
-    {">", comparison<Op::kGt>}, {"gt", comparison<Op::kGt>}, {"greaterthan", comparison<Op::kGt>},
-    {">=", comparison<Op::kGe>}, {"ge", comparison<Op::kGe>},
+    {"==", comparison<Op::kEq>},
+    {"eq", comparison<Op::kEq>},
+    {"equalto", comparison<Op::kEq>},
+    {"!=", comparison<Op::kNe>},
+    {"ne", comparison<Op::kNe>},
+    {"<", comparison<Op::kLt>},
+    {"lt", comparison<Op::kLt>},
+    {"lessthan", comparison<Op::kLt>},
+    {"<=", comparison<Op::kLe>},
+    {"le", comparison<Op::kLe>},
+    {">", comparison<Op::kGt>},
+    {"gt", comparison<Op::kGt>},
+    {"greaterthan", comparison<Op::kGt>},
+    {">=", comparison<Op::kGe>},
+    {"ge", comparison<Op::kGe>},
 };
 
 const NamedTest* find_test(std::string_view name) noexcept {
-  const auto* found = std::find_if(std::begin(kTests), std::end(kTests), [name](const NamedTest& test) { return test.name == name; });
+  const auto* found =
+      std::find_if(std::begin(kTests), std::end(kTests), [name](const NamedTest& test) { return test.name == name; });
   return found == std::end(kTests) ? nullptr : found;
 }
 

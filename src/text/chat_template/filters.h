@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The filters (`value | name(...)`) and tests (`value is name(...)`) by name. Filters whose result is random or which chat
-// templates have no use for are known, and refused when they are reached.
+// The filters (`value | name(...)`) and tests (`value is name(...)`) by name. Filters whose result is random or which
+// chat templates have no use for are known, and refused when they are reached.
 #pragma once
 
 #include <string>

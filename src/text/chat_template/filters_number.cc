@@ -38,7 +38,9 @@ std::optional<int64_t> parse_integer(std::string_view text, int64_t base) {
       digit_before = false;
       continue;
     }
-    const int digit = c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'z' ? (c | 0x20) - 'a' + 10 : 99;
+    const int digit = c >= '0' && c <= '9'                     ? c - '0'
+                      : (c | 0x20) >= 'a' && (c | 0x20) <= 'z' ? (c | 0x20) - 'a' + 10
+                                                               : 99;
     if (digit >= base) return std::nullopt;
     value = negative ? checked_sub(checked_mul(value, base), digit) : checked_add(checked_mul(value, base), digit);
     digit_before = true;
@@ -73,7 +75,8 @@ std::optional<double> to_real(const Value& value) {
 }
 
 int64_t truncated(double value) {
-  if (std::fabs(value) >= 0x1p63) raise(FaultKind::kLimit, "{} does not fit 64 bits, the largest integers of a template", float_repr(value));
+  if (std::fabs(value) >= 0x1p63)
+    raise(FaultKind::kLimit, "{} does not fit 64 bits, the largest integers of a template", float_repr(value));
   return static_cast<int64_t>(value);
 }
 
@@ -135,7 +138,8 @@ Value filter_round(Interpreter&, const Value& value, const Args& args) {
   if (method != "common" && method != "ceil" && method != "floor") raise_type("method must be common, ceil or floor");
   if (value.is_undefined()) raise(FaultKind::kUndefined, "{}", value.undefined_message());
   if (!value.is_number()) raise_type("type {} doesn't define __round__ method", type_name(value));
-  if (method == "common") return value.is_float() ? Value(rounded(value.real(), precision)) : Value(rounded(value.integer(), precision));
+  if (method == "common")
+    return value.is_float() ? Value(rounded(value.real(), precision)) : Value(rounded(value.integer(), precision));
   const double power = std::pow(10.0, static_cast<double>(precision));
   const double scaled = value.real() * power;
   if (!std::isfinite(scaled)) raise_type("cannot convert float {} to integer", std::isnan(scaled) ? "NaN" : "infinity");
@@ -162,7 +166,11 @@ Value filter_filesizeformat(Interpreter& in, const Value& value, const Args& arg
 }
 
 constexpr Filter kNumberFilters[] = {
-    {"int", filter_int}, {"float", filter_float}, {"abs", filter_abs}, {"round", filter_round}, {"filesizeformat", filter_filesizeformat},
+    {"int", filter_int},
+    {"float", filter_float},
+    {"abs", filter_abs},
+    {"round", filter_round},
+    {"filesizeformat", filter_filesizeformat},
 };
 
 }  // namespace

@@ -67,7 +67,9 @@ std::string_view reverse_type(const Value& value) {
   if (value.is_list()) return "list_reverseiterator";
   if (value.is_dict()) return "dict_reversekeyiterator";
   if (!value.is_view()) return "reversed";
-  return value.view().is_range() ? "range_iterator" : value.view().type == "dict_items" ? "dict_reverseitemiterator" : "dict_reversevalueiterator";
+  return value.view().is_range()             ? "range_iterator"
+         : value.view().type == "dict_items" ? "dict_reverseitemiterator"
+                                             : "dict_reversevalueiterator";
 }
 
 Value filter_reverse(Interpreter& in, const Value& value, const Args& args) {
@@ -91,7 +93,8 @@ std::vector<size_t> sorted_order(Heap& heap, const std::vector<Values>& keys, bo
     }
     return false;
   };
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return reverse ? before(b, a) : before(a, b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return reverse ? before(b, a) : before(a, b); });
   return order;
 }
 
@@ -187,7 +190,8 @@ Value filter_groupby(Interpreter& in, const Value& value, const Args& args) {
   for (size_t begin = 0; begin < order.size();) {
     size_t end = begin;
     Values members;
-    while (end < order.size() && equal(keys[order[end]][0], keys[order[begin]][0])) members.push_back(items[order[end++]]);
+    while (end < order.size() && equal(keys[order[end]][0], keys[order[begin]][0]))
+      members.push_back(items[order[end++]]);
     const Value name = follow_attribute(in, members[0], bound.at(0), &fallback);
     groups.push_back(heap.group(name, heap.list(std::move(members))));
     begin = end;
@@ -201,7 +205,8 @@ Value filter_sum(Interpreter& in, const Value& value, const Args& args) {
   if (total.is_string()) raise_type("sum() can't sum strings [use ''.join(seq) instead]");
   for (const Value& item : iterate(value, in.heap())) {
     in.heap().step();
-    total = binary(in.heap(), Op::kAdd, total, bound.given_not_none(0) ? follow_attribute(in, item, bound.at(0)) : item);
+    total =
+        binary(in.heap(), Op::kAdd, total, bound.given_not_none(0) ? follow_attribute(in, item, bound.at(0)) : item);
   }
   return total;
 }
@@ -273,15 +278,18 @@ Value filter_attr(Interpreter& in, const Value& value, const Args& args) {
   if (value.is_undefined()) raise(FaultKind::kUndefined, "{}", value.undefined_message());
   bool found = false;
   Value result = in.object_attribute(value, bound.text(0).bytes, &found);
-  return found ? result : make_undefined(fmt::format("'{}' has no attribute '{}'", object_repr(value), bound.text(0).bytes));
+  return found ? result
+               : make_undefined(fmt::format("'{}' has no attribute '{}'", object_repr(value), bound.text(0).bytes));
 }
 
 constexpr Filter kSequenceFilters[] = {
-    {"length", filter_length}, {"count", filter_length},     {"list", filter_list},       {"default", filter_default},
-    {"d", filter_default},     {"join", filter_join},        {"first", filter_first},     {"last", filter_last},
-    {"reverse", filter_reverse}, {"sort", filter_sort},      {"dictsort", filter_dictsort}, {"items", filter_items},
-    {"unique", filter_unique}, {"groupby", filter_groupby},  {"sum", filter_sum},         {"max", filter_max},
-    {"min", filter_min},       {"batch", filter_batch},      {"slice", filter_slice},     {"attr", filter_attr},
+    {"length", filter_length},   {"count", filter_length},      {"list", filter_list},
+    {"default", filter_default}, {"d", filter_default},         {"join", filter_join},
+    {"first", filter_first},     {"last", filter_last},         {"reverse", filter_reverse},
+    {"sort", filter_sort},       {"dictsort", filter_dictsort}, {"items", filter_items},
+    {"unique", filter_unique},   {"groupby", filter_groupby},   {"sum", filter_sum},
+    {"max", filter_max},         {"min", filter_min},           {"batch", filter_batch},
+    {"slice", filter_slice},     {"attr", filter_attr},
 };
 
 }  // namespace

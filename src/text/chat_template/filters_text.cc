@@ -32,7 +32,9 @@ Value method(Interpreter& in, const Value& value, std::string_view name, const A
 
 Value filter_upper(Interpreter& in, const Value& value, const Args& args) { return method(in, value, "upper", args); }
 Value filter_lower(Interpreter& in, const Value& value, const Args& args) { return method(in, value, "lower", args); }
-Value filter_capitalize(Interpreter& in, const Value& value, const Args& args) { return method(in, value, "capitalize", args); }
+Value filter_capitalize(Interpreter& in, const Value& value, const Args& args) {
+  return method(in, value, "capitalize", args);
+}
 Value filter_trim(Interpreter& in, const Value& value, const Args& args) { return method(in, value, "strip", args); }
 Value filter_string(Interpreter& in, const Value& value, const Args& args) {
   Arguments("string", args, {});
@@ -79,7 +81,8 @@ Value filter_replace(Interpreter& in, const Value& value, const Args& args) {
 }
 
 Value filter_format(Interpreter& in, const Value& value, const Args& args) {
-  if (!args.positional.empty() && !args.keyword.empty()) raise_type("can't handle positional and keyword arguments at the same time");
+  if (!args.positional.empty() && !args.keyword.empty())
+    raise_type("can't handle positional and keyword arguments at the same time");
   Heap& heap = in.heap();
   const Value format = soft_str(in, value);
   Value values;
@@ -204,7 +207,8 @@ Value filter_tojson(Interpreter& in, const Value& value, const Args& args) {
   }
   if (bound.given_not_none(2)) {
     const Values pair = iterate(bound.at(2), in.heap());
-    if (pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string()) raise_type("tojson(): separators must be two strings");
+    if (pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string())
+      raise_type("tojson(): separators must be two strings");
     options.item_separator = pair[0].str();
     options.key_separator = pair[1].str();
   }
@@ -229,7 +233,8 @@ std::string url_quoted(std::string_view text, bool query) {
 Value filter_urlencode(Interpreter& in, const Value& value, const Args& args) {
   Arguments("urlencode", args, {});
   Heap& heap = in.heap();
-  if (value.is_string() || !is_iterable(value)) return heap.string(url_quoted(to_str(value, heap), false), any_input(value));
+  if (value.is_string() || !is_iterable(value))
+    return heap.string(url_quoted(to_str(value, heap), false), any_input(value));
   std::string out;
   const auto put = [&](const Value& key, const Value& item) {
     if (!out.empty()) out += '&';
@@ -256,7 +261,8 @@ Value filter_xmlattr(Interpreter& in, const Value& value, const Args& args) {
     if (item.is_none() || item.is_undefined()) continue;
     const std::string word = to_str(key, heap);
     for (const char c : word) {
-      if (c == '/' || c == '>' || c == '=' || is_space(static_cast<unsigned char>(c))) raise_type("Invalid character in attribute name: {}", string_repr(word));
+      if (c == '/' || c == '>' || c == '=' || is_space(static_cast<unsigned char>(c)))
+        raise_type("Invalid character in attribute name: {}", string_repr(word));
     }
     if (!out.empty()) out += ' ';
     out += escaped_html(word) + "=\"" + escaped_html(to_str(item, heap)) + "\"";
@@ -266,12 +272,12 @@ Value filter_xmlattr(Interpreter& in, const Value& value, const Args& args) {
 }
 
 constexpr Filter kTextFilters[] = {
-    {"upper", filter_upper},         {"lower", filter_lower},         {"capitalize", filter_capitalize},
-    {"title", filter_title},         {"trim", filter_trim},           {"string", filter_string},
-    {"center", filter_center},       {"replace", filter_replace},     {"format", filter_format},
-    {"indent", filter_indent},       {"truncate", filter_truncate},   {"wordcount", filter_wordcount},
-    {"e", filter_escape},            {"escape", filter_escape},       {"forceescape", filter_forceescape},
-    {"safe", filter_safe},           {"tojson", filter_tojson},       {"urlencode", filter_urlencode},
+    {"upper", filter_upper},     {"lower", filter_lower},       {"capitalize", filter_capitalize},
+    {"title", filter_title},     {"trim", filter_trim},         {"string", filter_string},
+    {"center", filter_center},   {"replace", filter_replace},   {"format", filter_format},
+    {"indent", filter_indent},   {"truncate", filter_truncate}, {"wordcount", filter_wordcount},
+    {"e", filter_escape},        {"escape", filter_escape},     {"forceescape", filter_forceescape},
+    {"safe", filter_safe},       {"tojson", filter_tojson},     {"urlencode", filter_urlencode},
     {"xmlattr", filter_xmlattr},
 };
 

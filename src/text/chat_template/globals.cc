@@ -33,11 +33,13 @@ Value make_range(Heap& heap, const Args& args) {
   view.type = "range";
   view.start = start;
   view.step = step;
-  view.repr = step == 1 ? fmt::format("range({}, {})", start, stop) : fmt::format("range({}, {}, {})", start, stop, step);
+  view.repr =
+      step == 1 ? fmt::format("range({}, {})", start, stop) : fmt::format("range({}, {}, {})", start, stop, step);
   const __int128 span = step > 0 ? static_cast<__int128>(stop) - start : static_cast<__int128>(start) - stop;
   const __int128 stride = step > 0 ? static_cast<__int128>(step) : -static_cast<__int128>(step);
   const __int128 size = span <= 0 ? 0 : (span + stride - 1) / stride;
-  if (size > kMaxRange) raise(FaultKind::kLimit, "range too big: chat templates may make ranges of at most {} numbers", kMaxRange);
+  if (size > kMaxRange)
+    raise(FaultKind::kLimit, "range too big: chat templates may make ranges of at most {} numbers", kMaxRange);
   heap.step(static_cast<int64_t>(size) / 8);
   view.items.reserve(static_cast<size_t>(size));
   for (int64_t i = 0; i < static_cast<int64_t>(size); ++i) view.items.emplace_back(start + i * step);
@@ -47,7 +49,8 @@ Value make_range(Heap& heap, const Args& args) {
 // dict(...) and namespace(...): pairs or a mapping, then keywords.
 Dict mapping_of(Heap& heap, std::string_view function, const Args& args) {
   Dict dict;
-  if (args.positional.size() > 1) raise_type("{} expected at most 1 argument, got {}", function, args.positional.size());
+  if (args.positional.size() > 1)
+    raise_type("{} expected at most 1 argument, got {}", function, args.positional.size());
   if (!args.positional.empty()) {
     const Value& from = args.positional[0];
     if (from.is_dict()) {
@@ -56,7 +59,8 @@ Dict mapping_of(Heap& heap, std::string_view function, const Args& args) {
       for (const Value& pair : iterate(from, heap)) {
         if (!is_iterable(pair)) raise_type("cannot convert dictionary update sequence element to a sequence");
         const Values items = iterate(pair, heap);
-        if (items.size() != 2) raise_type("dictionary update sequence element has length {}; 2 is required", items.size());
+        if (items.size() != 2)
+          raise_type("dictionary update sequence element has length {}; 2 is required", items.size());
         dict.set(items[0], items[1]);
       }
     }
@@ -90,7 +94,9 @@ std::string format_time(Heap& heap, std::string_view format, int64_t clock) {
       continue;
     }
     size_t end = at + 1;
-    while (end + 1 < format.size() && (format[end] == '-' || format[end] == '_' || format[end] == '^' || format[end] == '#')) ++end;
+    while (end + 1 < format.size() &&
+           (format[end] == '-' || format[end] == '_' || format[end] == '^' || format[end] == '#'))
+      ++end;
     const char directive = format[end];
     const std::string pattern(format.substr(at, end + 1 - at));
     at = end + 1;

@@ -292,7 +292,8 @@ Value Interpreter::call_macro(const Macro& macro, Args args) {
   }
   Value caller = make_undefined("No caller defined");
   if (signature.uses_caller && !found_caller) {
-    const auto word = std::find_if(args.keyword.begin(), args.keyword.end(), [](const auto& entry) { return entry.first == "caller"; });
+    const auto word = std::find_if(args.keyword.begin(), args.keyword.end(),
+                                   [](const auto& entry) { return entry.first == "caller"; });
     if (word != args.keyword.end()) {
       caller = std::move(word->second);
       args.keyword.erase(word);
@@ -311,14 +312,16 @@ Value Interpreter::call_macro(const Macro& macro, Args args) {
   for (size_t i = 0; i < count; ++i) {
     const Parameter& parameter = signature.parameters[i];
     if (!bound[i].has_value()) {
-      bound[i] = parameter.fallback != nullptr ? eval(*parameter.fallback)
-                                               : make_undefined(fmt::format("parameter '{}' was not provided", parameter.word));
+      bound[i] = parameter.fallback != nullptr
+                     ? eval(*parameter.fallback)
+                     : make_undefined(fmt::format("parameter '{}' was not provided", parameter.word));
     }
     scope_->set(parameter.name, *bound[i]);
   }
   if (signature.uses_caller && scope_->find(program_.caller) == nullptr) scope_->set(program_.caller, caller);
   if (signature.uses_varargs) {
-    Values rest(args.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, args.positional.size())), args.positional.end());
+    Values rest(args.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, args.positional.size())),
+                args.positional.end());
     scope_->set(program_.varargs, heap_->tuple(std::move(rest)));
   }
   if (signature.uses_kwargs) {

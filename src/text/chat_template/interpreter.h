@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs one rendering of a parsed template. An Interpreter is made for one rendering and dies with it; it owns the scopes
-// and the objects that templates make (namespaces, macros, loops), the Heap it is given owns the accounts of values and must
-// outlive it. One thread. Throws Fault, with the line filled in by `run`.
+// Runs one rendering of a parsed template. An Interpreter is made for one rendering and dies with it; it owns the
+// scopes and the objects that templates make (namespaces, macros, loops), the Heap it is given owns the accounts of
+// values and must outlive it. One thread. Throws Fault, with the line filled in by `run`.
 #pragma once
 
 #include <cstdint>
@@ -90,7 +90,8 @@ struct Joiner : Object {
   bool callable() const noexcept override { return true; }
 };
 
-// `loop`: reads one element ahead only where it is asked to, as the filter of the loop may depend on what its body does.
+// `loop`: reads one element ahead only where it is asked to, as the filter of the loop may depend on what its body
+// does.
 struct Loop : Object {
   const Stmt* stmt = nullptr;
   Values items;
@@ -192,7 +193,9 @@ class Interpreter {
 
 class Interpreter::ScopeGuard {
  public:
-  ScopeGuard(Interpreter* in, Scope* parent) : in_(in), outer_(in->scope_), scope_(in->new_scope(parent)) { in_->scope_ = scope_; }
+  ScopeGuard(Interpreter* in, Scope* parent) : in_(in), outer_(in->scope_), scope_(in->new_scope(parent)) {
+    in_->scope_ = scope_;
+  }
   explicit ScopeGuard(Interpreter* in) : ScopeGuard(in, in->scope_) {}
   ScopeGuard(const ScopeGuard&) = delete;
   ScopeGuard& operator=(const ScopeGuard&) = delete;
@@ -211,7 +214,8 @@ class Interpreter::DepthCount {
  public:
   explicit DepthCount(Interpreter* in) : in_(in) {
     if (in_->depth_ >= in_->max_depth_) {
-      raise(FaultKind::kLimit, "macros, loops and expressions are nested more than {} deep (a recursion without end?)", in_->max_depth_);
+      raise(FaultKind::kLimit, "macros, loops and expressions are nested more than {} deep (a recursion without end?)",
+            in_->max_depth_);
     }
     ++in_->depth_;
   }

@@ -22,7 +22,8 @@ class Dumper {
 
  private:
   void write(const Value& value, int depth) {
-    if (depth > kMaxValueDepth) raise(FaultKind::kLimit, "values nested deeper than {} cannot be written as JSON", kMaxValueDepth);
+    if (depth > kMaxValueDepth)
+      raise(FaultKind::kLimit, "values nested deeper than {} cannot be written as JSON", kMaxValueDepth);
     heap_.step();
     heap_.check_text(static_cast<int64_t>(out_.size()));
     switch (value.kind()) {
@@ -76,7 +77,8 @@ class Dumper {
     std::vector<const std::pair<Value, Value>*> entries;
     for (const auto& entry : dict.entries) entries.push_back(&entry);
     if (options_.sort_keys) {
-      std::stable_sort(entries.begin(), entries.end(), [](const auto* a, const auto* b) { return less(a->first, b->first); });
+      std::stable_sort(entries.begin(), entries.end(),
+                       [](const auto* a, const auto* b) { return less(a->first, b->first); });
     }
     out_ += '{';
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -134,7 +136,8 @@ class Dumper {
       } else if (c < 0x20 || (options_.ascii && c > 0x7e)) {
         const auto code = static_cast<uint32_t>(c);
         out_ += code < 0x10000 ? fmt::format("\\u{:04x}", code)
-                               : fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((code - 0x10000) >> 10), 0xDC00 + ((code - 0x10000) & 0x3FF));
+                               : fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((code - 0x10000) >> 10),
+                                             0xDC00 + ((code - 0x10000) & 0x3FF));
       } else {
         out_ += text.substr(begin, at - begin);
       }
@@ -149,6 +152,8 @@ class Dumper {
 
 }  // namespace
 
-std::string dump_json(Heap& heap, const Value& value, const JsonDumpOptions& options) { return Dumper(heap, options).run(value); }
+std::string dump_json(Heap& heap, const Value& value, const JsonDumpOptions& options) {
+  return Dumper(heap, options).run(value);
+}
 
 }  // namespace coluber::jinja

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Python's json.dumps, which `tojson` is in chat templates: no HTML escaping, floats as Python prints them, keys turned into
-// strings. (Json::dump serves files and protocols and prints otherwise.)
+// Python's json.dumps, which `tojson` is in chat templates: no HTML escaping, floats as Python prints them, keys turned
+// into strings. (Json::dump serves files and protocols and prints otherwise.)
 #pragma once
 
 #include <optional>

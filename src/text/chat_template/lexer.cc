@@ -223,7 +223,9 @@ class Lexer {
   // Digits with single underscores between them, from `at`.
   size_t digits_size(size_t at) const {
     size_t end = at;
-    while (end < source_.size() && (is_digit(source_[end]) || (source_[end] == '_' && end > at && end + 1 < source_.size() && is_digit(source_[end + 1])))) ++end;
+    while (end < source_.size() && (is_digit(source_[end]) || (source_[end] == '_' && end > at &&
+                                                               end + 1 < source_.size() && is_digit(source_[end + 1]))))
+      ++end;
     return end - at;
   }
 
@@ -292,7 +294,8 @@ class Lexer {
     std::erase(text, '_');
     add(TokenKind::kInteger, text);
     const auto done = std::from_chars(text.data(), text.data() + text.size(), tokens_.back().integer, base);
-    if (done.ec != std::errc()) error("the integer " + text + " does not fit 64 bits, the largest integers of a template");
+    if (done.ec != std::errc())
+      error("the integer " + text + " does not fit 64 bits, the largest integers of a template");
     take(size);
     return true;
   }
@@ -370,7 +373,8 @@ class Lexer {
     const bool whole = at + digits <= text.size();
     const char* begin = text.data() + std::min(at, text.size());
     if (!whole || std::from_chars(begin, begin + digits, code, 16).ptr != begin + digits || code > 0x10FFFF) {
-      error("a string has a broken \\x, \\u or \\U escape: expected " + std::to_string(digits) + " hexadecimal digits of a character");
+      error("a string has a broken \\x, \\u or \\U escape: expected " + std::to_string(digits) +
+            " hexadecimal digits of a character");
     }
     return code;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Template text to tokens, with the white-space rules of a chat template: trim_blocks, lstrip_blocks, `-` and `+` marks,
-// one trailing newline dropped, comments dropped, {% raw %} kept as text. Throws Fault(kSyntax) with the line.
+// Template text to tokens, with the white-space rules of a chat template: trim_blocks, lstrip_blocks, `-` and `+`
+// marks, one trailing newline dropped, comments dropped, {% raw %} kept as text. Throws Fault(kSyntax) with the line.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,19 @@
 
 namespace coluber::jinja {
 
-enum class TokenKind : uint8_t { kData, kBlockBegin, kBlockEnd, kVariableBegin, kVariableEnd, kName, kString, kInteger, kFloat, kOperator, kEnd };
+enum class TokenKind : uint8_t {
+  kData,
+  kBlockBegin,
+  kBlockEnd,
+  kVariableBegin,
+  kVariableEnd,
+  kName,
+  kString,
+  kInteger,
+  kFloat,
+  kOperator,
+  kEnd
+};
 
 struct Token {
   TokenKind kind = TokenKind::kEnd;

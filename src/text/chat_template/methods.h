@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The methods of Python's strings, lists, tuples and dictionaries. What would change a list or a dictionary is there, and
-// refused, as in the sandbox in which chat templates run.
+// The methods of Python's strings, lists, tuples and dictionaries. What would change a list or a dictionary is there,
+// and refused, as in the sandbox in which chat templates run.
 #pragma once
 
 #include <string>
@@ -29,6 +29,7 @@ enum class Side { kBoth, kLeft, kRight };
 Value strip(Heap& heap, const Text& text, const Value* chars, Side side);
 std::vector<std::pair<size_t, size_t>> line_spans(std::string_view text, bool keep_ends);
 Value replace(Heap& heap, const Text& text, std::string_view from, const Text& to, int64_t count);
-Value center(Heap& heap, const Text& text, int64_t width, std::string_view fill, int where);  // -1 left, 0 center, 1 right
+Value center(Heap& heap, const Text& text, int64_t width, std::string_view fill,
+             int where);  // -1 left, 0 center, 1 right
 
 }  // namespace coluber::jinja

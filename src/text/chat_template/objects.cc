@@ -20,7 +20,8 @@ void Namespace::append_repr(std::string* out, Heap& heap, int depth) const {
 }
 
 void Loop::append_repr(std::string* out, Heap&, int) const {
-  // Python would count a filtered loop by running it to its end; the number of elements is near enough for a debug print.
+  // Python would count a filtered loop by running it to its end; the number of elements is near enough for a debug
+  // print.
   *out += fmt::format("<LoopContext {}/{}>", index0 + 1, length < 0 ? static_cast<int64_t>(items.size()) : length);
 }
 
@@ -103,7 +104,8 @@ Value Interpreter::item(const Value& object, const Value& key) {
     value = object_attribute(object, key.str(), &found);
     return found ? value : no_attribute(object, key.str());
   }
-  if (key.is_undefined() && object.is_dict()) return make_undefined(fmt::format("{} has no element Undefined", object_repr(object)));
+  if (key.is_undefined() && object.is_dict())
+    return make_undefined(fmt::format("{} has no element Undefined", object_repr(object)));
   return make_undefined(fmt::format("{} has no element {}", object_repr(object), to_repr(key, *heap_)));
 }
 

@@ -82,13 +82,17 @@ Value reals(Op op, double a, double b) {
       if (a == 0 && b < 0) raise_type("0.0 cannot be raised to a negative power");
       if (a < 0 && std::floor(b) != b) raise_type("complex numbers are not supported");
       const double result = std::pow(a, b);
-      if (std::isinf(result) && std::isfinite(a) && std::isfinite(b)) raise_type("(34, 'Numerical result out of range')");
+      if (std::isinf(result) && std::isfinite(a) && std::isfinite(b))
+        raise_type("(34, 'Numerical result out of range')");
       return Value(result);
     }
     default:
       break;
   }
-  if (b == 0) raise_type("{}", op == Op::kDiv ? "float division by zero" : op == Op::kMod ? "float modulo" : "float floor division by zero");
+  if (b == 0)
+    raise_type("{}", op == Op::kDiv   ? "float division by zero"
+                     : op == Op::kMod ? "float modulo"
+                                      : "float floor division by zero");
   if (op == Op::kDiv) return Value(a / b);
   double remainder = std::fmod(a, b);
   if (remainder != 0 && (remainder < 0) != (b < 0)) remainder += b;
@@ -116,7 +120,8 @@ Value repeat(Heap& heap, const Value& value, int64_t count) {
   }
   const Values& items = value.items();
   if (items.empty()) count = 0;
-  const Charge charge(&heap, std::min<int64_t>(count, int64_t{1} << 40) * static_cast<int64_t>(items.size() * sizeof(Value)));
+  const Charge charge(&heap,
+                      std::min<int64_t>(count, int64_t{1} << 40) * static_cast<int64_t>(items.size() * sizeof(Value)));
   Values out;
   for (; count > 0; --count) out.insert(out.end(), items.begin(), items.end());
   return value.is_list() ? heap.list(std::move(out)) : heap.tuple(std::move(out));
@@ -180,7 +185,8 @@ std::string escaped_html(std::string_view text) {
 }
 
 Value binary(Heap& heap, Op op, const Value& a, const Value& b) {
-  if (op == Op::kMod && a.is_string()) return heap.string(percent_format(heap, a.str(), b), any_input(a) || any_input(b));
+  if (op == Op::kMod && a.is_string())
+    return heap.string(percent_format(heap, a.str(), b), any_input(a) || any_input(b));
   if (a.is_undefined()) raise(FaultKind::kUndefined, "{}", a.undefined_message());
   if (b.is_undefined()) raise(FaultKind::kUndefined, "{}", b.undefined_message());
   if (a.is_integral() && b.is_integral()) return integers(op, a.integer(), b.integer());
@@ -190,7 +196,8 @@ Value binary(Heap& heap, Op op, const Value& a, const Value& b) {
     const auto sequence = [](const Value& value) { return value.is_string() || value.is_list() || value.is_tuple(); };
     if (sequence(a) && b.is_integral()) return repeat(heap, a, b.integer());
     if (sequence(b) && a.is_integral()) return repeat(heap, b, a.integer());
-    if (sequence(a) || sequence(b)) raise_type("can't multiply sequence by non-int of type '{}'", type_name(sequence(a) ? b : a));
+    if (sequence(a) || sequence(b))
+      raise_type("can't multiply sequence by non-int of type '{}'", type_name(sequence(a) ? b : a));
   }
   unsupported(op, a, b);
 }
@@ -268,7 +275,8 @@ Value slice(Heap& heap, const Value& value, const std::optional<int64_t>& start,
   view.start = value.view().start + from * value.view().step;
   view.step = value.view().step * by;
   const int64_t end = value.view().start + to * value.view().step;
-  view.repr = view.step == 1 ? fmt::format("range({}, {})", view.start, end) : fmt::format("range({}, {}, {})", view.start, end, view.step);
+  view.repr = view.step == 1 ? fmt::format("range({}, {})", view.start, end)
+                             : fmt::format("range({}, {}, {})", view.start, end, view.step);
   view.items = std::move(out);
   return heap.view(std::move(view));
 }

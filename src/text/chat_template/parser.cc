@@ -75,7 +75,8 @@ ExprPtr Parser::close(ExprPtr expr) {
   look(expr->arguments.star), look(expr->arguments.star_star);
   expr->depth = depth + 1;
   if (expr->depth > kMaxTreeDepth) {
-    throw Fault{FaultKind::kLimit, expr->line, fmt::format("an expression chains more than {} operations", kMaxTreeDepth)};
+    throw Fault{FaultKind::kLimit, expr->line,
+                fmt::format("an expression chains more than {} operations", kMaxTreeDepth)};
   }
   return expr;
 }
@@ -121,7 +122,8 @@ ExprPtr Parser::parse_compare() {
   std::vector<Op> ops;
   std::vector<ExprPtr> right;
   for (;;) {
-    const auto* found = std::find_if(kCompare.begin(), kCompare.end(), [this](const auto& entry) { return current().is(entry.first); });
+    const auto* found =
+        std::find_if(kCompare.begin(), kCompare.end(), [this](const auto& entry) { return current().is(entry.first); });
     if (found != kCompare.end()) {
       next();
       ops.push_back(found->second);
@@ -216,7 +218,8 @@ ExprPtr Parser::parse_name(const Token& token) {
   ExprPtr expr = make(ExprKind::kName);
   expr->name = program_->names.intern(word);
   if (word == "caller" || word == "varargs" || word == "kwargs") {
-    for (MacroUse& use : macro_uses_) (word == "caller" ? use.caller : word == "varargs" ? use.varargs : use.kwargs) = true;
+    for (MacroUse& use : macro_uses_)
+      (word == "caller" ? use.caller : word == "varargs" ? use.varargs : use.kwargs) = true;
   }
   return expr;
 }
@@ -344,7 +347,8 @@ ExprPtr Parser::parse_subscript(ExprPtr expr) {
       attribute->constant = constant_string(token.text);
       return attribute;
     }
-    if (token.kind != TokenKind::kInteger) error(fmt::format("expected a name or a number after '.', found {}", describe(token)), token.line);
+    if (token.kind != TokenKind::kInteger)
+      error(fmt::format("expected a name or a number after '.', found {}", describe(token)), token.line);
     ExprPtr index = make(ExprKind::kConstant);
     index->constant = Value(token.integer);
     return make(ExprKind::kSubscript, std::move(expr), std::move(index));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tokens to a tree. Depth is limited here, so that no later walk over the tree can exhaust the stack. Throws Fault(kSyntax).
+// Tokens to a tree. Depth is limited here, so that no later walk over the tree can exhaust the stack. Throws
+// Fault(kSyntax).
 #pragma once
 
 #include <memory>
@@ -14,8 +15,8 @@
 
 namespace coluber::jinja {
 
-inline constexpr int kMaxParseDepth = 150;   // of brackets and blocks in one another
-inline constexpr int kMaxTreeDepth = 1000;   // of a tree, which chains like a + b + c also deepen
+inline constexpr int kMaxParseDepth = 150;  // of brackets and blocks in one another
+inline constexpr int kMaxTreeDepth = 1000;  // of a tree, which chains like a + b + c also deepen
 
 std::unique_ptr<Program> parse_program(std::string_view source);
 
@@ -97,8 +98,9 @@ class Parser {
   size_t at_ = 0;
   Program* program_;
   int depth_ = 0;
-  int loops_ = 0;              // around the current place, up to the innermost macro
-  bool may_be_skipped_ = false;  // in the branch of an `if`, where an unknown filter is an error only when it is reached
+  int loops_ = 0;  // around the current place, up to the innermost macro
+  bool may_be_skipped_ =
+      false;  // in the branch of an `if`, where an unknown filter is an error only when it is reached
   std::vector<MacroUse> macro_uses_;
 };
 
@@ -109,7 +111,8 @@ class DepthGuard {
     if (++parser_->depth_ > kMaxParseDepth) {
       const int line = parser_->current().line;
       --parser_->depth_;
-      throw Fault{FaultKind::kLimit, line, fmt::format("more than {} brackets, operators or blocks in one another", kMaxParseDepth)};
+      throw Fault{FaultKind::kLimit, line,
+                  fmt::format("more than {} brackets, operators or blocks in one another", kMaxParseDepth)};
     }
   }
   DepthGuard(const DepthGuard&) = delete;

@@ -18,7 +18,8 @@ std::unique_ptr<Program> parse_program(std::string_view source) {
 namespace {
 
 bool assigns(const Target& target, NameId name) {
-  return target.name == name || std::any_of(target.items.begin(), target.items.end(), [name](const Target& item) { return assigns(item, name); });
+  return target.name == name || std::any_of(target.items.begin(), target.items.end(),
+                                            [name](const Target& item) { return assigns(item, name); });
 }
 
 }  // namespace
@@ -41,7 +42,8 @@ void Parser::parse_body(Body* body, const std::vector<std::string_view>& ends) {
     switch (current().kind) {
       case TokenKind::kEnd:
         if (ends.empty()) return;
-        error(fmt::format("the template ends where {{% {} %}} was expected for the block opened in line {}", ends.front(), opened));
+        error(fmt::format("the template ends where {{% {} %}} was expected for the block opened in line {}",
+                          ends.front(), opened));
       case TokenKind::kData:
         add(body, StmtKind::kText).text = constant_string(current().text);
         next();
@@ -83,7 +85,8 @@ void Parser::parse_statement(Body* body) {
     return expect_kind(TokenKind::kBlockEnd);
   }
   if (name == "include" || name == "import" || name == "from" || name == "extends") {
-    error(fmt::format("{{% {} %}} is not supported: a chat template is one file and can load no other", name), word.line);
+    error(fmt::format("{{% {} %}} is not supported: a chat template is one file and can load no other", name),
+          word.line);
   }
   if (name.starts_with("end") || name == "else" || name == "elif") {
     error(fmt::format("unexpected {{% {} %}}: no block that it would end is open here", name), word.line);
@@ -130,7 +133,8 @@ void Parser::parse_for(Body* body) {
   Stmt& stmt = add(body, StmtKind::kFor);
   const bool outer = may_be_skipped_;
   stmt.targets.push_back(parse_target(false, "in"));
-  if (assigns(stmt.targets[0], program_->loop)) error("cannot assign to the special variable 'loop' as the target of a loop");
+  if (assigns(stmt.targets[0], program_->loop))
+    error("cannot assign to the special variable 'loop' as the target of a loop");
   expect_name("in");
   stmt.exprs.push_back(parse_tuple(false, false, "recursive"));
   may_be_skipped_ = false;

@@ -103,7 +103,8 @@ bool equal_numbers(const Value& a, const Value& b) {
 }  // namespace
 
 bool equal(const Value& a, const Value& b, int depth) {
-  if (depth > kMaxValueDepth) raise(FaultKind::kLimit, "values nested deeper than {} cannot be compared", kMaxValueDepth);
+  if (depth > kMaxValueDepth)
+    raise(FaultKind::kLimit, "values nested deeper than {} cannot be compared", kMaxValueDepth);
   if (a.is_number() && b.is_number()) return equal_numbers(a, b);
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
@@ -143,7 +144,8 @@ void require_defined(const Value& a, const Value& b) {
 [[noreturn]] void not_ordered(const Value& a, const Value& b, std::string_view op) {
   // `>` comes here with its operands swapped.
   const bool swapped = op[0] == '>';
-  raise_type("'{}' not supported between instances of '{}' and '{}'", op, type_name(swapped ? b : a), type_name(swapped ? a : b));
+  raise_type("'{}' not supported between instances of '{}' and '{}'", op, type_name(swapped ? b : a),
+             type_name(swapped ? a : b));
 }
 
 }  // namespace
@@ -177,7 +179,8 @@ size_t hash_of(const Value& value) {
       return std::hash<int64_t>{}(value.integer());
     case Kind::kFloat: {
       const double real = value.real();
-      if (std::floor(real) == real && real >= -0x1p63 && real < 0x1p63) return std::hash<int64_t>{}(static_cast<int64_t>(real));
+      if (std::floor(real) == real && real >= -0x1p63 && real < 0x1p63)
+        return std::hash<int64_t>{}(static_cast<int64_t>(real));
       return std::hash<double>{}(real);
     }
     case Kind::kString:
@@ -319,7 +322,8 @@ void append_dict(std::string* out, const Dict& dict, Heap& heap, int depth) {
 }  // namespace
 
 void append_repr(std::string* out, const Value& value, Heap& heap, int depth) {
-  if (depth > kMaxValueDepth) raise(FaultKind::kLimit, "values nested deeper than {} cannot be printed", kMaxValueDepth);
+  if (depth > kMaxValueDepth)
+    raise(FaultKind::kLimit, "values nested deeper than {} cannot be printed", kMaxValueDepth);
   heap.step();
   heap.check_text(static_cast<int64_t>(out->size()));
   switch (value.kind()) {
@@ -571,14 +575,19 @@ void append_char(std::string* out, char32_t c) {
 size_t first_invalid_utf8(std::string_view text) noexcept {
   for (size_t at = 0; at < text.size();) {
     const unsigned char lead = static_cast<unsigned char>(text[at]);
-    const size_t size = lead < 0x80 ? 1 : lead >= 0xC2 && lead < 0xE0 ? 2 : lead >= 0xE0 && lead < 0xF0 ? 3 : lead >= 0xF0 && lead < 0xF5 ? 4 : 0;
+    const size_t size = lead < 0x80                   ? 1
+                        : lead >= 0xC2 && lead < 0xE0 ? 2
+                        : lead >= 0xE0 && lead < 0xF0 ? 3
+                        : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                      : 0;
     if (size == 0 || at + size > text.size()) return at;
     for (size_t i = 1; i < size; ++i) {
       if ((static_cast<unsigned char>(text[at + i]) & 0xC0) != 0x80) return at;
     }
     size_t next = at;
     const char32_t c = size == 1 ? lead : decode_char(text.substr(0, at + size), &next);
-    if ((size == 3 && (c < 0x800 || (c >= 0xD800 && c < 0xE000))) || (size == 4 && (c < 0x10000 || c > 0x10FFFF))) return at;
+    if ((size == 3 && (c < 0x800 || (c >= 0xD800 && c < 0xE000))) || (size == 4 && (c < 0x10000 || c > 0x10FFFF)))
+      return at;
     at += size;
   }
   return std::string_view::npos;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What Python does with values: truth, equality, order, hashing, printing, iteration. No template syntax here. Functions
-// throw Fault with Python's own words where Python would raise.
+// What Python does with values: truth, equality, order, hashing, printing, iteration. No template syntax here.
+// Functions throw Fault with Python's own words where Python would raise.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +49,6 @@ size_t char_offset(std::string_view text, int64_t index) noexcept;  // bytes bef
 size_t char_size(std::string_view text, size_t at) noexcept;        // bytes of the character at `at`
 char32_t decode_char(std::string_view text, size_t* at) noexcept;   // and moves on
 void append_char(std::string* out, char32_t c);
-size_t first_invalid_utf8(std::string_view text) noexcept;          // or npos
+size_t first_invalid_utf8(std::string_view text) noexcept;  // or npos
 
 }  // namespace coluber::jinja

@@ -28,14 +28,16 @@ struct Expansion {
 
 template <size_t N>
 bool in(const Range (&ranges)[N], char32_t c) noexcept {
-  const Range* found = std::lower_bound(std::begin(ranges), std::end(ranges), c, [](const Range& r, char32_t x) { return r.last < x; });
+  const Range* found =
+      std::lower_bound(std::begin(ranges), std::end(ranges), c, [](const Range& r, char32_t x) { return r.last < x; });
   return found != std::end(ranges) && found->first <= c;
 }
 
 template <size_t N>
 char32_t mapped(const Mapping (&mappings)[N], char32_t c) noexcept {
   // Runs of step 2 interleave, so the one before may hold it too.
-  const Mapping* found = std::lower_bound(std::begin(mappings), std::end(mappings), c, [](const Mapping& m, char32_t x) { return m.last < x; });
+  const Mapping* found = std::lower_bound(std::begin(mappings), std::end(mappings), c,
+                                          [](const Mapping& m, char32_t x) { return m.last < x; });
   for (int tries = 0; tries < 3 && found != std::end(mappings) && found->first <= c; ++tries, ++found) {
     if ((c - found->first) % found->step == 0) return static_cast<char32_t>(static_cast<int64_t>(c) + found->delta);
   }
@@ -44,7 +46,8 @@ char32_t mapped(const Mapping (&mappings)[N], char32_t c) noexcept {
 
 template <size_t N>
 const Expansion* expansion(const Expansion (&expansions)[N], char32_t c) noexcept {
-  const Expansion* found = std::lower_bound(std::begin(expansions), std::end(expansions), c, [](const Expansion& e, char32_t x) { return e.from < x; });
+  const Expansion* found = std::lower_bound(std::begin(expansions), std::end(expansions), c,
+                                            [](const Expansion& e, char32_t x) { return e.from < x; });
   return found != std::end(expansions) && found->from == c ? found : nullptr;
 }
 
@@ -108,8 +111,8 @@ std::string each(std::string_view text, F&& append) {
 
 bool is_space(char32_t c) noexcept {
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x1f);
-  return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
-         c == 0x205f || c == 0x3000;
+  return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
+         c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 bool is_alpha(char32_t c) noexcept { return in(kAlpha, c); }
@@ -148,11 +151,15 @@ std::string title(std::string_view text) {
 }
 
 std::string capitalize(std::string_view text) {
-  return each(text, [text](std::string* out, size_t at, char32_t c) { at == 0 ? append_title(out, c) : append_lower(out, text, at, c); });
+  return each(text, [text](std::string* out, size_t at, char32_t c) {
+    at == 0 ? append_title(out, c) : append_lower(out, text, at, c);
+  });
 }
 
 std::string swap_case(std::string_view text) {
-  return each(text, [text](std::string* out, size_t at, char32_t c) { is_upper(c) ? append_lower(out, text, at, c) : append_upper(out, c); });
+  return each(text, [text](std::string* out, size_t at, char32_t c) {
+    is_upper(c) ? append_lower(out, text, at, c) : append_upper(out, c);
+  });
 }
 
 std::string_view strip_left(std::string_view text) noexcept {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Python's classes and cases of characters (Unicode 14, that of Python 3.11), from tables of its own data: what Python calls
-// a space, a digit or printable is not what Unicode's properties say, so the tokenizers' tables cannot serve. No state.
+// Python's classes and cases of characters (Unicode 14, that of Python 3.11), from tables of its own data: what Python
+// calls a space, a digit or printable is not what Unicode's properties say, so the tokenizers' tables cannot serve. No
+// state.
 #pragma once
 
 #include <string>

@@ -78,8 +78,10 @@ std::string sign_of(bool negative, char mode) { return negative ? "-" : mode == 
 std::string format_integer(Heap& heap, int64_t value, const Spec& spec) {
   const uint64_t magnitude = value < 0 ? 0 - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
   std::string sign = sign_of(value < 0, spec.sign);
-  if (spec.alternate && (spec.type == 'x' || spec.type == 'X' || spec.type == 'o' || spec.type == 'b')) sign += std::string("0") + spec.type;
-  const bool decimal = spec.type == '\0' || spec.type == 'd' || spec.type == 'n' || spec.type == 'i' || spec.type == 'u';
+  if (spec.alternate && (spec.type == 'x' || spec.type == 'X' || spec.type == 'o' || spec.type == 'b'))
+    sign += std::string("0") + spec.type;
+  const bool decimal =
+      spec.type == '\0' || spec.type == 'd' || spec.type == 'n' || spec.type == 'i' || spec.type == 'u';
   std::string digits = grouped(integer_digits(magnitude, spec.type), spec.group, decimal ? 3 : 4);
   if (spec.precision > static_cast<int64_t>(digits.size())) {
     digits.insert(0, static_cast<size_t>(std::min(spec.precision, kMaxPrecision)) - digits.size(), '0');
@@ -90,7 +92,8 @@ std::string format_integer(Heap& heap, int64_t value, const Spec& spec) {
 std::string real_digits(double magnitude, char type, int precision, bool alternate) {
   if (std::isinf(magnitude)) return type >= 'A' && type <= 'Z' ? "INF" : "inf";
   if (std::isnan(magnitude)) return type >= 'A' && type <= 'Z' ? "NAN" : "nan";
-  const char pattern[] = {'%', alternate ? '#' : '.', alternate ? '.' : '*', alternate ? '*' : type, alternate ? type : '\0', '\0'};
+  const char pattern[] = {
+      '%', alternate ? '#' : '.', alternate ? '.' : '*', alternate ? '*' : type, alternate ? type : '\0', '\0'};
   std::string out(static_cast<size_t>(std::snprintf(nullptr, 0, pattern, precision, magnitude)), '\0');
   std::snprintf(out.data(), out.size() + 1, pattern, precision, magnitude);
   return out;
@@ -99,7 +102,8 @@ std::string real_digits(double magnitude, char type, int precision, bool alterna
 std::string format_real(Heap& heap, double value, const Spec& spec) {
   std::string sign = sign_of(std::signbit(value) && !std::isnan(value), spec.sign);
   const double magnitude = std::fabs(value);
-  if (spec.precision > kMaxPrecision) raise_type("precision too big: {}, the limit is {}", spec.precision, kMaxPrecision);
+  if (spec.precision > kMaxPrecision)
+    raise_type("precision too big: {}, the limit is {}", spec.precision, kMaxPrecision);
   std::string body;
   if (spec.type == '\0' && spec.precision < 0) {
     body = float_repr(magnitude);
@@ -121,7 +125,8 @@ std::string format_text(Heap& heap, std::string_view text, const Spec& spec) {
 // Reads the values of a % format, one after the other or by name.
 class PercentFormatter {
  public:
-  PercentFormatter(Heap& heap, std::string_view format, const Value& values) : heap_(heap), format_(format), values_(values) {}
+  PercentFormatter(Heap& heap, std::string_view format, const Value& values)
+      : heap_(heap), format_(format), values_(values) {}
 
   std::string run() {
     while (at_ < format_.size()) {
@@ -131,7 +136,8 @@ class PercentFormatter {
       if (percent < format_.size()) directive();
       heap_.check_text(static_cast<int64_t>(out_.size()));
     }
-    if (!named_ && used_ < available() && !values_.is_dict() && !values_.is_undefined() && !(values_.is_list() && used_ == 0)) {
+    if (!named_ && used_ < available() && !values_.is_dict() && !values_.is_undefined() &&
+        !(values_.is_list() && used_ == 0)) {
       raise_type("not all arguments converted during string formatting");
     }
     return std::move(out_);
@@ -216,7 +222,8 @@ class PercentFormatter {
         std::string c;
         if (value.is_string() && char_count(value.str()) == 1) {
           c = value.str();
-        } else if (value.is_integral() && value.integer() >= 0 && value.integer() < 0x110000 && (value.integer() >> 11) != 0x1B) {
+        } else if (value.is_integral() && value.integer() >= 0 && value.integer() < 0x110000 &&
+                   (value.integer() >> 11) != 0x1B) {
           append_char(&c, static_cast<char32_t>(value.integer()));
         } else {
           raise_type("%c requires int or char");
@@ -232,7 +239,8 @@ class PercentFormatter {
       case 'o': {
         const bool truncates = spec.type == 'd' || spec.type == 'i' || spec.type == 'u';
         if (!value.is_integral() && !(truncates && value.is_float() && std::fabs(value.real()) < 0x1p63)) {
-          raise_type("%{} format: {} is required, not {}", spec.type, truncates ? "a real number" : "an integer", type_name(value));
+          raise_type("%{} format: {} is required, not {}", spec.type, truncates ? "a real number" : "an integer",
+                     type_name(value));
         }
         zero_fill();
         out_ += format_integer(heap_, value.is_float() ? static_cast<int64_t>(value.real()) : value.integer(), spec);
@@ -249,7 +257,8 @@ class PercentFormatter {
         out_ += format_real(heap_, value.real(), spec);
         return;
       default:
-        raise_type("unsupported format character '{}' (0x{:x})", spec.type, static_cast<unsigned>(static_cast<unsigned char>(spec.type)));
+        raise_type("unsupported format character '{}' (0x{:x})", spec.type,
+                   static_cast<unsigned>(static_cast<unsigned char>(spec.type)));
     }
   }
 
@@ -303,7 +312,8 @@ class BraceFormatter {
     const size_t spec_begin = colon == format.npos ? end : colon + 1;
     const size_t name_end = bang != format.npos ? bang : colon != format.npos ? colon : end;
     Value value = lookup(format.substr(*at, name_end - *at));
-    if (bang != format.npos) value = converted(value, format.substr(bang + 1, (colon != format.npos ? colon : end) - bang - 1));
+    if (bang != format.npos)
+      value = converted(value, format.substr(bang + 1, (colon != format.npos ? colon : end) - bang - 1));
     const std::string spec = run(format.substr(spec_begin, end - spec_begin), depth + 1);
     *at = end + 1;
     return apply(value, spec);
@@ -339,7 +349,8 @@ class BraceFormatter {
     if (name.empty() || name.find_first_not_of("0123456789") == name.npos) {
       if (name.size() > 9) raise_type("Too many decimal digits in format string");
       const size_t index = name.empty() ? next_++ : static_cast<size_t>(std::stoll(std::string(name)));
-      if (index >= args_.positional.size()) raise_type("Replacement index {} out of range for positional args tuple", index);
+      if (index >= args_.positional.size())
+        raise_type("Replacement index {} out of range for positional args tuple", index);
       return args_.positional[index];
     }
     for (const auto& [word, value] : args_.keyword) {
@@ -363,17 +374,22 @@ class BraceFormatter {
       }
     }
     const auto flag = [&](char c) { return at < text.size() && text[at] == c ? (++at, true) : false; };
-    if (flag('+')) spec.sign = '+';
-    else if (flag(' ')) spec.sign = ' ';
-    else flag('-');
+    if (flag('+'))
+      spec.sign = '+';
+    else if (flag(' '))
+      spec.sign = ' ';
+    else
+      flag('-');
     spec.alternate = flag('#');
     if (flag('0')) {
       spec.zero = true;
       if (spec.align == '\0') spec.fill = "0", spec.align = '=';
     }
     spec.width = std::max<int64_t>(read_number(text, &at, "width"), 0);
-    if (flag(',')) spec.group = ',';
-    else if (flag('_')) spec.group = '_';
+    if (flag(','))
+      spec.group = ',';
+    else if (flag('_'))
+      spec.group = '_';
     if (flag('.')) {
       spec.precision = read_number(text, &at, "precision");
       if (spec.precision < 0) raise_type("Format specifier missing precision");
@@ -391,7 +407,8 @@ class BraceFormatter {
     if (value.is_integral() && !(value.is_bool() && spec.type == 's')) {
       if (real_type) return format_real(heap, value.real(), spec);
       if (spec.type == 'c') {
-        if (value.integer() < 0 || value.integer() > 0x10FFFF || (value.integer() >> 11) == 0x1B) raise_type("%c arg not in range(0x110000)");
+        if (value.integer() < 0 || value.integer() > 0x10FFFF || (value.integer() >> 11) == 0x1B)
+          raise_type("%c arg not in range(0x110000)");
         std::string c;
         append_char(&c, static_cast<char32_t>(value.integer()));
         return format_text(heap, c, spec);
@@ -402,11 +419,13 @@ class BraceFormatter {
       return format_integer(heap, value.integer(), spec);
     }
     if (value.is_float()) {
-      if (spec.type != '\0' && spec.type != 'n' && !real_type) raise_type("Unknown format code '{}' for object of type 'float'", spec.type);
+      if (spec.type != '\0' && spec.type != 'n' && !real_type)
+        raise_type("Unknown format code '{}' for object of type 'float'", spec.type);
       return format_real(heap, value.real(), spec);
     }
     if (!value.is_string()) raise_type("unsupported format string passed to {}.__format__", type_name(value));
-    if (spec.type != '\0' && spec.type != 's') raise_type("Unknown format code '{}' for object of type 'str'", spec.type);
+    if (spec.type != '\0' && spec.type != 's')
+      raise_type("Unknown format code '{}' for object of type 'str'", spec.type);
     if (spec.align == '=' && !spec.zero) raise_type("'=' alignment not allowed in string format specifier");
     Spec plain = spec;
     if (spec.zero && spec.align == '=') plain.align = '<';
@@ -420,8 +439,12 @@ class BraceFormatter {
 
 }  // namespace
 
-std::string percent_format(Heap& heap, std::string_view format, const Value& values) { return PercentFormatter(heap, format, values).run(); }
+std::string percent_format(Heap& heap, std::string_view format, const Value& values) {
+  return PercentFormatter(heap, format, values).run();
+}
 
-std::string brace_format(Interpreter& in, std::string_view format, const Args& args) { return BraceFormatter(in, args).run(format, 0); }
+std::string brace_format(Interpreter& in, std::string_view format, const Args& args) {
+  return BraceFormatter(in, args).run(format, 0);
+}
 
 }  // namespace coluber::jinja

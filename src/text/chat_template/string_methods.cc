@@ -29,7 +29,8 @@ Value strip(Heap& heap, const Text& text, const Value* chars, Side side) {
     return false;
   };
   size_t begin = 0, end = whole.size();
-  while (side != Side::kRight && begin < end && in_set(whole.substr(begin, char_size(whole, begin)))) begin += char_size(whole, begin);
+  while (side != Side::kRight && begin < end && in_set(whole.substr(begin, char_size(whole, begin))))
+    begin += char_size(whole, begin);
   while (side != Side::kLeft && begin < end) {
     size_t last = end - 1;
     while (last > begin && (static_cast<unsigned char>(whole[last]) & 0xC0) == 0x80) --last;
@@ -144,7 +145,9 @@ Value split(Heap& heap, const Text& text, const Arguments& args, bool from_right
     size_t begin = 0, end = whole.size();
     while (limit != 0) {
       heap.step();
-      const size_t hit = from_right ? (end < separator.size() ? whole.npos : whole.rfind(separator, end - separator.size())) : whole.find(separator, begin);
+      const size_t hit = from_right
+                             ? (end < separator.size() ? whole.npos : whole.rfind(separator, end - separator.size()))
+                             : whole.find(separator, begin);
       if (hit == whole.npos) break;
       --limit;
       if (from_right) {
@@ -174,7 +177,8 @@ Value partition(Heap& heap, const Text& text, const Args& args, bool from_right)
     return from_right ? heap.tuple({none, none, whole}) : heap.tuple({whole, none, none});
   }
   const size_t behind = hit + separator.size();
-  return heap.tuple({heap.part(text, 0, hit), heap.part(text, hit, behind), heap.part(text, behind, text.bytes.size())});
+  return heap.tuple(
+      {heap.part(text, 0, hit), heap.part(text, hit, behind), heap.part(text, behind, text.bytes.size())});
 }
 
 // The part of the text between characters `start` and `end`, as find and count take them.
@@ -328,17 +332,23 @@ Value remove_affix(Heap& heap, const Text& text, std::string_view name, const Ar
 }
 
 constexpr std::array<std::string_view, 47> kStringMethods = {
-    "capitalize", "casefold", "center", "count", "encode", "endswith", "expandtabs", "find", "format", "format_map", "index", "isalnum",
-    "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper",
-    "join", "ljust", "lower", "lstrip", "maketrans", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust",
-    "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "translate", "upper", "zfill"};
+    "capitalize",   "casefold",   "center",    "count",       "encode",    "endswith",     "expandtabs",   "find",
+    "format",       "format_map", "index",     "isalnum",     "isalpha",   "isascii",      "isdecimal",    "isdigit",
+    "isidentifier", "islower",    "isnumeric", "isprintable", "isspace",   "istitle",      "isupper",      "join",
+    "ljust",        "lower",      "lstrip",    "maketrans",   "partition", "removeprefix", "removesuffix", "replace",
+    "rfind",        "rindex",     "rjust",     "rpartition",  "rsplit",    "rstrip",       "split",        "splitlines",
+    "startswith",   "strip",      "swapcase",  "title",       "translate", "upper",        "zfill"};
 
 Value changed_case(Heap& heap, const Text& text, std::string_view name, const Args& args) {
   Arguments(name, args, {});
   heap.step(static_cast<int64_t>(text.bytes.size()) / 32);
   const std::string& from = text.bytes;
-  return heap.string(name == "upper" ? upper(from) : name == "title" ? title(from) : name == "capitalize" ? capitalize(from)
-                     : name == "swapcase" ? swap_case(from) : lower(from), text.any_input());
+  return heap.string(name == "upper"        ? upper(from)
+                     : name == "title"      ? title(from)
+                     : name == "capitalize" ? capitalize(from)
+                     : name == "swapcase"   ? swap_case(from)
+                                            : lower(from),
+                     text.any_input());
 }
 
 }  // namespace
@@ -352,15 +362,20 @@ Value call_string_method(Interpreter& in, const Value& self, std::string_view na
   const Text& text = self.text();
   if (name == "strip" || name == "lstrip" || name == "rstrip") {
     const Arguments bound(name, args, {"chars"});
-    return strip(heap, text, bound.given(0) ? &bound.at(0) : nullptr, name[0] == 's' ? Side::kBoth : name[0] == 'l' ? Side::kLeft : Side::kRight);
+    return strip(heap, text, bound.given(0) ? &bound.at(0) : nullptr,
+                 name[0] == 's'   ? Side::kBoth
+                 : name[0] == 'l' ? Side::kLeft
+                                  : Side::kRight);
   }
-  if (name == "split" || name == "rsplit") return split(heap, text, Arguments(name, args, {"sep", "maxsplit"}), name[0] == 'r');
+  if (name == "split" || name == "rsplit")
+    return split(heap, text, Arguments(name, args, {"sep", "maxsplit"}), name[0] == 'r');
   if (name == "startswith" || name == "endswith") return affix(text.bytes, name, args);
   if (name == "replace") {
     const Arguments bound(name, args, {"old", "new", "count"}, 2);
     return replace(heap, text, bound.text(0).bytes, bound.text(1), bound.integer(2, -1));
   }
-  if (name == "upper" || name == "lower" || name == "title" || name == "capitalize" || name == "swapcase" || name == "casefold") {
+  if (name == "upper" || name == "lower" || name == "title" || name == "capitalize" || name == "swapcase" ||
+      name == "casefold") {
     return changed_case(heap, text, name, args);
   }
   if (name == "join") return join(heap, text, args);
@@ -368,14 +383,18 @@ Value call_string_method(Interpreter& in, const Value& self, std::string_view na
   if (name == "count") return count(text.bytes, args);
   if (name == "splitlines") {
     Values lines;
-    for (const auto& [begin, end] : line_spans(text.bytes, Arguments(name, args, {"keepends"}).flag(0, false))) lines.push_back(heap.part(text, begin, end));
+    for (const auto& [begin, end] : line_spans(text.bytes, Arguments(name, args, {"keepends"}).flag(0, false)))
+      lines.push_back(heap.part(text, begin, end));
     return heap.list(std::move(lines));
   }
   if (name == "partition" || name == "rpartition") return partition(heap, text, args, name[0] == 'r');
   if (name == "removeprefix" || name == "removesuffix") return remove_affix(heap, text, name, args);
   if (name == "center" || name == "ljust" || name == "rjust") {
     const Arguments bound(name, args, {"width", "fillchar"}, 1);
-    return center(heap, text, bound.integer(0, 0), bound.given(1) ? std::string_view(bound.text(1).bytes) : " ", name[0] == 'c' ? 0 : name[0] == 'l' ? -1 : 1);
+    return center(heap, text, bound.integer(0, 0), bound.given(1) ? std::string_view(bound.text(1).bytes) : " ",
+                  name[0] == 'c'   ? 0
+                  : name[0] == 'l' ? -1
+                                   : 1);
   }
   if (name == "zfill") return zfill(heap, text, args);
   if (name == "expandtabs") return expand_tabs(heap, text, args);

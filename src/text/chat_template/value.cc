@@ -11,12 +11,13 @@ namespace coluber::jinja {
 namespace {
 constexpr size_t kIndexFrom = 9;
 constexpr int64_t kValueBytes = static_cast<int64_t>(sizeof(Value));
-constexpr int64_t kObjectBytes = 64;  // of the shared block around a value
+constexpr int64_t kObjectBytes = 64;    // of the shared block around a value
 constexpr int64_t kBytesPerStep = 256;  // copying so many bytes costs about as much as one step of the interpreter
 constexpr int kMaxNesting = 400;
 
 int depth_above(int depth) {
-  if (depth >= kMaxNesting) raise(FaultKind::kLimit, "lists and dictionaries are nested more than {} deep", kMaxNesting);
+  if (depth >= kMaxNesting)
+    raise(FaultKind::kLimit, "lists and dictionaries are nested more than {} deep", kMaxNesting);
   return depth + 1;
 }
 
@@ -48,7 +49,8 @@ void Budget::step(int64_t count) {
   steps_left_ -= count;
   if (steps_left_ < 0) {
     raise(FaultKind::kLimit,
-          "the template did not finish within {} steps (a loop or a recursion without end?); raise max_steps if it is meant to",
+          "the template did not finish within {} steps (a loop or a recursion without end?); raise max_steps if it is "
+          "meant to",
           max_steps_);
   }
 }
@@ -63,7 +65,8 @@ void Budget::hold(int64_t bytes) {
 
 void Budget::check_text(int64_t bytes) const {
   if (bytes > max_text_bytes_) {
-    raise(FaultKind::kLimit, "the template makes a text of more than {} bytes, the limit of one rendering", max_text_bytes_);
+    raise(FaultKind::kLimit, "the template makes a text of more than {} bytes, the limit of one rendering",
+          max_text_bytes_);
   }
 }
 
@@ -82,7 +85,8 @@ void Text::append(std::string_view more, bool input) {
 void Text::append(const Text& more, size_t begin, size_t end) {
   const std::string_view whole = more.bytes;
   if (more.runs.empty()) return append(whole.substr(begin, end - begin), false);
-  auto run = std::upper_bound(more.runs.begin(), more.runs.end(), begin, [](size_t at, const Run& r) { return at < r.end; });
+  auto run =
+      std::upper_bound(more.runs.begin(), more.runs.end(), begin, [](size_t at, const Run& r) { return at < r.end; });
   for (; begin < end && run != more.runs.end(); ++run) {
     const size_t stop = std::min(end, run->end);
     append(whole.substr(begin, stop - begin), run->input);
@@ -168,7 +172,8 @@ void Dict::set(Value key, Value value) {
 
 Value Heap::text(Text text) {
   check_text(static_cast<int64_t>(text.bytes.size()));
-  text.charge = Charge(this, kObjectBytes + static_cast<int64_t>(text.bytes.capacity() + text.runs.capacity() * sizeof(Run)));
+  text.charge =
+      Charge(this, kObjectBytes + static_cast<int64_t>(text.bytes.capacity() + text.runs.capacity() * sizeof(Run)));
   return Value(std::make_shared<const Text>(std::move(text)));
 }
 
@@ -231,6 +236,8 @@ Value constant_string(std::string bytes, bool input) {
   return Value(std::make_shared<const Text>(std::move(made)));
 }
 
-Value make_undefined(std::string message) { return Value(Undefined{std::make_shared<const std::string>(std::move(message))}); }
+Value make_undefined(std::string message) {
+  return Value(Undefined{std::make_shared<const std::string>(std::move(message))});
+}
 
 }  // namespace coluber::jinja

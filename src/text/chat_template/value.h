@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The values of the template language: Python's, as far as templates can make them. Strings, lists and dictionaries never
-// change once made (the sandbox forbids it), so they are shared and cannot form cycles; the things that do change
+// The values of the template language: Python's, as far as templates can make them. Strings, lists and dictionaries
+// never change once made (the sandbox forbids it), so they are shared and cannot form cycles; the things that do change
 // (namespaces, macros, loops) are Objects, owned by the interpreter for the length of one rendering. A string remembers
 // which of its bytes came from the conversation. Values belong to one thread.
 #pragma once
@@ -25,11 +25,14 @@ using Values = std::vector<Value>;
 class Budget {
  public:
   Budget(int64_t max_steps, int64_t max_live_bytes, int64_t max_text_bytes)
-      : steps_left_(max_steps), max_steps_(max_steps), max_live_bytes_(max_live_bytes), max_text_bytes_(max_text_bytes) {}
-  void step(int64_t count = 1);           // throws Fault(kLimit)
-  void hold(int64_t bytes);               // throws Fault(kLimit)
+      : steps_left_(max_steps),
+        max_steps_(max_steps),
+        max_live_bytes_(max_live_bytes),
+        max_text_bytes_(max_text_bytes) {}
+  void step(int64_t count = 1);  // throws Fault(kLimit)
+  void hold(int64_t bytes);      // throws Fault(kLimit)
   void release(int64_t bytes) noexcept { live_bytes_ -= bytes; }
-  void check_text(int64_t bytes) const;   // a string of so many bytes is about to be made
+  void check_text(int64_t bytes) const;  // a string of so many bytes is about to be made
   int64_t max_text_bytes() const noexcept { return max_text_bytes_; }
 
  private:
@@ -124,7 +127,20 @@ struct Tuple {
   std::shared_ptr<const List> list;
 };
 
-enum class Kind : uint8_t { kUndefined, kNone, kBool, kInt, kFloat, kString, kList, kTuple, kDict, kView, kIterator, kObject };
+enum class Kind : uint8_t {
+  kUndefined,
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kString,
+  kList,
+  kTuple,
+  kDict,
+  kView,
+  kIterator,
+  kObject
+};
 
 class Value {
  public:
@@ -166,7 +182,9 @@ class Value {
     return is_list() ? std::get<std::shared_ptr<const List>>(data_)->items : std::get<Tuple>(data_).list->items;
   }
   bool is_group() const { return is_tuple() && std::get<Tuple>(data_).list->is_group; }
-  const List& list() const { return is_list() ? *std::get<std::shared_ptr<const List>>(data_) : *std::get<Tuple>(data_).list; }
+  const List& list() const {
+    return is_list() ? *std::get<std::shared_ptr<const List>>(data_) : *std::get<Tuple>(data_).list;
+  }
   int depth() const;  // 0 for what holds no other values
   const Dict& dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
   const View& view() const { return *std::get<std::shared_ptr<const View>>(data_); }
@@ -180,12 +198,14 @@ class Value {
   const void* identity() const noexcept;  // equal for the same object, as Python's `is`; null for numbers and None
 
  private:
-  std::variant<Undefined, std::monostate, bool, int64_t, double, std::shared_ptr<const Text>, std::shared_ptr<const List>, Tuple,
-               std::shared_ptr<const Dict>, std::shared_ptr<const View>, std::shared_ptr<Iterator>, Object*>
+  std::variant<Undefined, std::monostate, bool, int64_t, double, std::shared_ptr<const Text>,
+               std::shared_ptr<const List>, Tuple, std::shared_ptr<const Dict>, std::shared_ptr<const View>,
+               std::shared_ptr<Iterator>, Object*>
       data_;
 };
 
-// In order of insertion; a hash index once it is worth it. Keys are compared as Python does: 1, 1.0 and True are one key.
+// In order of insertion; a hash index once it is worth it. Keys are compared as Python does: 1, 1.0 and True are one
+// key.
 struct Dict {
   std::vector<std::pair<Value, Value>> entries;
   int depth = 1;
