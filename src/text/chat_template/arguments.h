@@ -33,4 +33,9 @@ class Arguments {
   std::vector<const Value*> slots_;
 };
 
+// For functions without parameters: throws where any argument is given.
+inline void expect_no_arguments(std::string_view function, const Args& args) {
+  [[maybe_unused]] const Arguments none(function, args, {});
+}
+
 }  // namespace coluber::jinja

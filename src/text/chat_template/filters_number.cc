@@ -100,7 +100,7 @@ Value filter_float(Interpreter&, const Value& value, const Args& args) {
 }
 
 Value filter_abs(Interpreter&, const Value& value, const Args& args) {
-  Arguments("abs", args, {});
+  expect_no_arguments("abs", args);
   if (value.is_undefined()) raise(FaultKind::kUndefined, "{}", value.undefined_message());
   if (value.is_float()) return Value(std::fabs(value.real()));
   if (!value.is_integral()) raise_type("bad operand type for abs(): '{}'", type_name(value));

@@ -12,12 +12,12 @@ namespace coluber::jinja {
 namespace {
 
 Value filter_length(Interpreter&, const Value& value, const Args& args) {
-  Arguments("length", args, {});
+  expect_no_arguments("length", args);
   return Value(length_of(value));
 }
 
 Value filter_list(Interpreter& in, const Value& value, const Args& args) {
-  Arguments("list", args, {});
+  expect_no_arguments("list", args);
   return in.heap().list(iterate(value, in.heap()));
 }
 
@@ -46,7 +46,7 @@ Value filter_join(Interpreter& in, const Value& value, const Args& args) {
 }
 
 Value filter_first(Interpreter& in, const Value& value, const Args& args) {
-  Arguments("first", args, {});
+  expect_no_arguments("first", args);
   if (value.is_iterator()) {
     Iterator& it = value.iterator();
     return it.next < it.items.size() ? it.items[it.next++] : make_undefined("No first item, sequence was empty.");
@@ -57,7 +57,7 @@ Value filter_first(Interpreter& in, const Value& value, const Args& args) {
 }
 
 Value filter_last(Interpreter& in, const Value& value, const Args& args) {
-  Arguments("last", args, {});
+  expect_no_arguments("last", args);
   if (value.is_iterator() || !is_iterable(value)) raise_type("'{}' object is not reversible", type_name(value));
   const Values items = iterate(value, in.heap());
   return items.empty() ? make_undefined("No last item, sequence was empty.") : items.back();
@@ -73,7 +73,7 @@ std::string_view reverse_type(const Value& value) {
 }
 
 Value filter_reverse(Interpreter& in, const Value& value, const Args& args) {
-  Arguments("reverse", args, {});
+  expect_no_arguments("reverse", args);
   Heap& heap = in.heap();
   if (value.is_string()) return slice(heap, value, std::nullopt, std::nullopt, -1);
   if (!is_iterable(value)) raise_type("argument must be iterable");
@@ -151,7 +151,7 @@ Value filter_dictsort(Interpreter& in, const Value& value, const Args& args) {
 }
 
 Value filter_items(Interpreter& in, const Value& value, const Args& args) {
-  Arguments("items", args, {});
+  expect_no_arguments("items", args);
   if (!value.is_undefined() && !value.is_dict()) raise_type("Can only get item pairs from a mapping.");
   Values items;
   if (value.is_dict()) {

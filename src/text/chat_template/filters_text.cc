@@ -37,7 +37,7 @@ Value filter_capitalize(Interpreter& in, const Value& value, const Args& args) {
 }
 Value filter_trim(Interpreter& in, const Value& value, const Args& args) { return method(in, value, "strip", args); }
 Value filter_string(Interpreter& in, const Value& value, const Args& args) {
-  Arguments("string", args, {});
+  expect_no_arguments("string", args);
   return soft_str(in, value);
 }
 
@@ -47,7 +47,7 @@ Value filter_center(Interpreter& in, const Value& value, const Args& args) {
 }
 
 Value filter_title(Interpreter& in, const Value& value, const Args& args) {
-  Arguments("title", args, {});
+  expect_no_arguments("title", args);
   const Value text = soft_str(in, value);
   const std::string_view from = text.str();
   std::string out;
@@ -150,7 +150,7 @@ Value filter_truncate(Interpreter& in, const Value& value, const Args& args) {
 }
 
 Value filter_wordcount(Interpreter& in, const Value& value, const Args& args) {
-  Arguments("wordcount", args, {});
+  expect_no_arguments("wordcount", args);
   const Value text = soft_str(in, value);
   int64_t words = 0;
   bool inside = false;
@@ -171,19 +171,19 @@ Value as_markup(Heap& heap, std::string bytes, bool input) {
 }
 
 Value filter_escape(Interpreter& in, const Value& value, const Args& args) {
-  Arguments("escape", args, {});
+  expect_no_arguments("escape", args);
   const Value text = soft_str(in, value);
   return text.text().markup ? text : as_markup(in.heap(), escaped_html(text.str()), text.text().any_input());
 }
 
 Value filter_forceescape(Interpreter& in, const Value& value, const Args& args) {
-  Arguments("forceescape", args, {});
+  expect_no_arguments("forceescape", args);
   const Value text = soft_str(in, value);
   return as_markup(in.heap(), escaped_html(text.str()), text.text().any_input());
 }
 
 Value filter_safe(Interpreter& in, const Value& value, const Args& args) {
-  Arguments("safe", args, {});
+  expect_no_arguments("safe", args);
   Text out;
   append_str(&out, value, in.heap());
   out.markup = true;
@@ -231,7 +231,7 @@ std::string url_quoted(std::string_view text, bool query) {
 }
 
 Value filter_urlencode(Interpreter& in, const Value& value, const Args& args) {
-  Arguments("urlencode", args, {});
+  expect_no_arguments("urlencode", args);
   Heap& heap = in.heap();
   if (value.is_string() || !is_iterable(value))
     return heap.string(url_quoted(to_str(value, heap), false), any_input(value));
