@@ -51,13 +51,8 @@ Value Interpreter::eval_inner(const Expr& expr) {
       return Value(!truthy(eval(*expr.a)));
     case ExprKind::kNegate:
       return negate(eval(*expr.a));
-    case ExprKind::kPlus: {
-      const Value value = eval(*expr.a);
-      if (value.is_bool()) return Value(value.integer());
-      if (value.is_number()) return value;
-      negate(value);  // for its complaint
-      return value;
-    }
+    case ExprKind::kPlus:
+      return plus(eval(*expr.a));
     case ExprKind::kAnd: {
       Value left = eval(*expr.a);
       return truthy(left) ? eval(*expr.b) : left;
@@ -67,10 +62,7 @@ Value Interpreter::eval_inner(const Expr& expr) {
       return truthy(left) ? left : eval(*expr.b);
     }
     case ExprKind::kConditional:
-      if (truthy(eval(*expr.a))) return eval(*expr.b);
-      if (expr.c != nullptr) return eval(*expr.c);
-      return make_undefined(fmt::format(
-          "the inline if-expression on line {} evaluated to false and no else section was defined.", expr.line));
+      return eval_conditional(expr);
     case ExprKind::kCompare:
       return eval_compare(expr);
     case ExprKind::kConcat:
@@ -85,6 +77,13 @@ Value Interpreter::eval_inner(const Expr& expr) {
       break;
   }
   raise_type("a slice stands where a value is expected");
+}
+
+Value Interpreter::eval_conditional(const Expr& expr) {
+  if (truthy(eval(*expr.a))) return eval(*expr.b);
+  if (expr.c != nullptr) return eval(*expr.c);
+  return make_undefined(fmt::format(
+      "the inline if-expression on line {} evaluated to false and no else section was defined.", expr.line));
 }
 
 Value Interpreter::eval_name(const Expr& expr) {

@@ -273,6 +273,22 @@ void Interpreter::run_call_block(const Stmt& stmt) {
   print(value);
 }
 
+// What a macro's body uses without having declared it.
+void Interpreter::bind_rest(const Signature& signature, Args* args, Value caller) {
+  const size_t count = std::min(signature.parameters.size(), args->positional.size());
+  if (signature.uses_caller && scope_->find(program_.caller) == nullptr)
+    scope_->set(program_.caller, std::move(caller));
+  if (signature.uses_varargs) {
+    Values rest(args->positional.begin() + static_cast<std::ptrdiff_t>(count), args->positional.end());
+    scope_->set(program_.varargs, heap_->tuple(std::move(rest)));
+  }
+  if (signature.uses_kwargs) {
+    Dict rest;
+    for (auto& [word, value] : args->keyword) rest.set(constant_string(word), std::move(value));
+    scope_->set(program_.kwargs, heap_->dict(std::move(rest)));
+  }
+}
+
 Value Interpreter::call_macro(const Macro& macro, Args args) {
   const Signature& signature = *macro.signature;
   const size_t count = signature.parameters.size();
@@ -318,17 +334,7 @@ Value Interpreter::call_macro(const Macro& macro, Args args) {
     }
     scope_->set(parameter.name, *bound[i]);
   }
-  if (signature.uses_caller && scope_->find(program_.caller) == nullptr) scope_->set(program_.caller, caller);
-  if (signature.uses_varargs) {
-    Values rest(args.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, args.positional.size())),
-                args.positional.end());
-    scope_->set(program_.varargs, heap_->tuple(std::move(rest)));
-  }
-  if (signature.uses_kwargs) {
-    Dict rest;
-    for (auto& [word, value] : args.keyword) rest.set(constant_string(word), std::move(value));
-    scope_->set(program_.kwargs, heap_->dict(std::move(rest)));
-  }
+  bind_rest(signature, &args, std::move(caller));
   Text out;
   SinkGuard sink(this, &out);
   run_body(*macro.body);

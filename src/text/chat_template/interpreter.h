@@ -156,6 +156,7 @@ class Interpreter {
   Flow run_with(const Stmt& stmt);
   void assign(const Target& target, const Value& value, Scope* scope);
   Value call_macro(const Macro& macro, Args args);
+  void bind_rest(const Signature& signature, Args* args, Value caller);
   Value loop_attribute(Loop* loop, std::string_view name, bool* found);
   Value call_loop_method(Loop* loop, std::string_view name, Args& args);
   Value call_bound(const BoundMethod& method, Args& args);
@@ -167,6 +168,7 @@ class Interpreter {
   Value eval(const Expr& expr);
   Value eval_inner(const Expr& expr);
   Value eval_name(const Expr& expr);
+  Value eval_conditional(const Expr& expr);
   Value eval_dict(const Expr& expr);
   Value eval_subscript(const Expr& expr);
   Value eval_slice(const Value& object, const Expr& slice);

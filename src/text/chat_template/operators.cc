@@ -230,6 +230,13 @@ Value negate(const Value& value) {
   raise_type("bad operand type for unary -: '{}'", type_name(value));
 }
 
+Value plus(const Value& value) {
+  if (value.is_undefined()) raise(FaultKind::kUndefined, "{}", value.undefined_message());
+  if (value.is_integral()) return Value(value.integer());
+  if (value.is_float()) return value;
+  raise_type("bad operand type for unary +: '{}'", type_name(value));
+}
+
 Value slice(Heap& heap, const Value& value, const std::optional<int64_t>& start, const std::optional<int64_t>& stop,
             const std::optional<int64_t>& step) {
   const int64_t by = step.value_or(1);

@@ -13,6 +13,7 @@ namespace coluber::jinja {
 Value binary(Heap& heap, Op op, const Value& a, const Value& b);
 bool compare(Op op, const Value& a, const Value& b);
 Value negate(const Value& value);
+Value plus(const Value& value);
 // value[start:stop:step] of a string, list, tuple or range.
 Value slice(Heap& heap, const Value& value, const std::optional<int64_t>& start, const std::optional<int64_t>& stop,
             const std::optional<int64_t>& step);

@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <functional>
 
 #include "text/chat_template/fault.h"
@@ -211,7 +212,7 @@ bool contains(const Value& haystack, const Value& needle) {
       if (needle.is_undefined()) raise(FaultKind::kUndefined, "{}", needle.undefined_message());
       if (!needle.is_string()) raise_type("'in <string>' requires string as left operand, not {}", type_name(needle));
       haystack.text().charge.step(haystack.str().size() / 256);
-      return haystack.str().find(needle.str()) != std::string::npos;
+      return find_text(haystack.str(), needle.str()) != std::string::npos;
     case Kind::kDict:
       return haystack.dict().find(needle) != nullptr;
     case Kind::kList:
@@ -524,6 +525,19 @@ int64_t checked_mul(int64_t a, int64_t b) {
   int64_t out = 0;
   if (__builtin_mul_overflow(a, b, &out)) overflow(a, '*', b);
   return out;
+}
+
+size_t find_text(std::string_view text, std::string_view needle, size_t from) noexcept {
+  if (from > text.size()) return std::string_view::npos;
+  const void* hit = memmem(text.data() + from, text.size() - from, needle.data(), needle.size());
+  if (hit == nullptr) return std::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(hit) - text.data());
+}
+
+size_t find_last_text(Heap& heap, std::string_view text, std::string_view needle) {
+  if (needle.size() > text.size()) return std::string_view::npos;
+  heap.step(1 + static_cast<int64_t>((text.size() - needle.size()) * (needle.size() / 64) / 256));
+  return text.rfind(needle);
 }
 
 int64_t char_count(std::string_view text) noexcept {

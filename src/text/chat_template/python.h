@@ -43,6 +43,11 @@ int64_t checked_add(int64_t a, int64_t b);
 int64_t checked_sub(int64_t a, int64_t b);
 int64_t checked_mul(int64_t a, int64_t b);
 
+// Like string::find, in linear time whatever the texts are.
+size_t find_text(std::string_view text, std::string_view needle, size_t from = 0) noexcept;
+// string::rfind, which is not: its worst case is charged beforehand.
+size_t find_last_text(Heap& heap, std::string_view text, std::string_view needle);
+
 // UTF-8 by characters.
 int64_t char_count(std::string_view text) noexcept;
 size_t char_offset(std::string_view text, int64_t index) noexcept;  // bytes before character `index`, at most the size

@@ -22,7 +22,8 @@ Value strip(Heap& heap, const Text& text, const Value* chars, Side side) {
   }
   if (!chars->is_string()) raise_type("strip arg must be None or str");
   const std::string& set = chars->str();
-  const auto in_set = [&set](std::string_view c) {
+  const auto in_set = [&set, &heap](std::string_view c) {
+    heap.step(static_cast<int64_t>(set.size()) / 256);
     for (size_t at = set.find(c); at != set.npos; at = set.find(c, at + 1)) {
       if ((static_cast<unsigned char>(set[at]) & 0xC0) != 0x80) return true;
     }
@@ -75,7 +76,8 @@ Value replace(Heap& heap, const Text& text, std::string_view from, const Text& t
       at += size;
     }
   } else {
-    for (size_t hit = whole.find(from); count != 0 && hit != whole.npos; hit = whole.find(from, at), --count) {
+    for (size_t hit = find_text(whole, from); count != 0 && hit != whole.npos;
+         hit = find_text(whole, from, at), --count) {
       if (hit > at) out.append(text, at, hit);
       put();
       at = hit + from.size();
@@ -101,64 +103,85 @@ Value center(Heap& heap, const Text& text, int64_t width, std::string_view fill,
 
 namespace {
 
+using Spans = std::vector<std::pair<size_t, size_t>>;
+
+// The words between runs of white space, none at the ends; what `limit` leaves is one word.
+Spans split_words(Heap& heap, std::string_view whole, int64_t limit) {
+  Spans spans;
+  for (std::string_view rest = strip_left(whole); !rest.empty(); rest = strip_left(rest)) {
+    heap.step();
+    const size_t base = whole.size() - rest.size();
+    size_t end = rest.size();
+    for (size_t at = 0; limit != 0 && at < rest.size();) {
+      const size_t here = at;
+      if (!is_space(decode_char(rest, &at))) continue;
+      end = here;
+      break;
+    }
+    if (limit == 0) {
+      spans.emplace_back(base, whole.size());
+      break;
+    }
+    --limit;
+    spans.emplace_back(base, base + end);
+    rest.remove_prefix(end);
+  }
+  return spans;
+}
+
+// The same from the right; the spans come last word first.
+Spans split_words_from_right(Heap& heap, std::string_view whole, int64_t limit) {
+  Spans spans;
+  for (std::string_view rest = strip_right(whole); !rest.empty(); rest = strip_right(rest)) {
+    heap.step();
+    size_t begin = rest.size();
+    while (limit != 0 && begin > 0) {
+      size_t last = begin - 1;
+      while (last > 0 && (static_cast<unsigned char>(rest[last]) & 0xC0) == 0x80) --last;
+      size_t cursor = last;
+      if (is_space(decode_char(rest, &cursor))) break;
+      begin = last;
+    }
+    if (limit == 0) {
+      spans.emplace_back(0, rest.size());
+      break;
+    }
+    --limit;
+    spans.emplace_back(begin, rest.size());
+    rest = rest.substr(0, begin);
+  }
+  return spans;
+}
+
+Spans split_at(Heap& heap, std::string_view whole, std::string_view separator, int64_t limit, bool from_right) {
+  if (separator.empty()) raise_type("empty separator");
+  Spans spans;
+  size_t begin = 0, end = whole.size();
+  for (; limit != 0; --limit) {
+    heap.step();
+    const size_t hit =
+        from_right ? find_last_text(heap, whole.substr(0, end), separator) : find_text(whole, separator, begin);
+    if (hit == whole.npos) break;
+    if (from_right) {
+      spans.emplace_back(hit + separator.size(), end);
+      end = hit;
+    } else {
+      spans.emplace_back(begin, hit);
+      begin = hit + separator.size();
+    }
+  }
+  spans.emplace_back(begin, end);
+  return spans;
+}
+
 Value split(Heap& heap, const Text& text, const Arguments& args, bool from_right) {
-  const std::string_view whole = text.bytes;
-  int64_t limit = args.integer(1, -1);
-  std::vector<std::pair<size_t, size_t>> spans;
-  heap.step(static_cast<int64_t>(whole.size()) / 64);
-  if (!args.given_not_none(0)) {
-    // Runs of white space, none at the ends.
-    std::string_view rest = whole;
-    while (true) {
-      rest = from_right ? strip_right(rest) : strip_left(rest);
-      if (rest.empty()) break;
-      const size_t base = from_right ? 0 : whole.size() - rest.size();
-      if (limit == 0) {
-        const std::string_view last = from_right ? rest : rest;
-        spans.emplace_back(base, base + last.size());
-        break;
-      }
-      --limit;
-      size_t begin = 0, end = rest.size();
-      if (from_right) {
-        for (size_t at = 0; at < rest.size();) {
-          if (is_space(decode_char(rest, &at))) begin = at;
-        }
-        spans.emplace_back(begin, end);
-        rest = rest.substr(0, begin);
-      } else {
-        for (size_t at = 0; at < rest.size();) {
-          const size_t here = at;
-          if (is_space(decode_char(rest, &at))) {
-            end = here;
-            break;
-          }
-        }
-        spans.emplace_back(base, base + end);
-        rest = rest.substr(end);
-      }
-      heap.step();
-    }
+  const int64_t limit = args.integer(1, -1);
+  heap.step(static_cast<int64_t>(text.bytes.size()) / 64);
+  Spans spans;
+  if (args.given_not_none(0)) {
+    spans = split_at(heap, text.bytes, args.text(0).bytes, limit, from_right);
   } else {
-    const std::string& separator = args.text(0).bytes;
-    if (separator.empty()) raise_type("empty separator");
-    size_t begin = 0, end = whole.size();
-    while (limit != 0) {
-      heap.step();
-      const size_t hit = from_right
-                             ? (end < separator.size() ? whole.npos : whole.rfind(separator, end - separator.size()))
-                             : whole.find(separator, begin);
-      if (hit == whole.npos) break;
-      --limit;
-      if (from_right) {
-        spans.emplace_back(hit + separator.size(), end);
-        end = hit;
-      } else {
-        spans.emplace_back(begin, hit);
-        begin = hit + separator.size();
-      }
-    }
-    spans.emplace_back(begin, end);
+    spans = from_right ? split_words_from_right(heap, text.bytes, limit) : split_words(heap, text.bytes, limit);
   }
   if (from_right) std::reverse(spans.begin(), spans.end());
   Values parts;
@@ -171,7 +194,7 @@ Value partition(Heap& heap, const Text& text, const Args& args, bool from_right)
   const Arguments bound(from_right ? "rpartition" : "partition", args, {"sep"}, 1);
   const std::string& separator = bound.text(0).bytes;
   if (separator.empty()) raise_type("empty separator");
-  const size_t hit = from_right ? text.bytes.rfind(separator) : text.bytes.find(separator);
+  const size_t hit = from_right ? find_last_text(heap, text.bytes, separator) : find_text(text.bytes, separator);
   if (hit == std::string::npos) {
     Value whole = heap.part(text, 0, text.bytes.size()), none = heap.string({});
     return from_right ? heap.tuple({none, none, whole}) : heap.tuple({whole, none, none});
@@ -201,13 +224,15 @@ Window window(const std::string& text, const Arguments& args, size_t first) {
   return out;
 }
 
-Value find(const std::string& text, std::string_view name, const Args& args) {
+Value find(Heap& heap, const std::string& text, std::string_view name, const Args& args) {
   const Arguments bound(name, args, {"sub", "start", "end"}, 1);
   const std::string& needle = bound.text(0).bytes;
   const Window range = window(text, bound, 1);
   const std::string_view part = std::string_view(text).substr(range.begin, range.end - range.begin);
   const bool last = name[0] == 'r';
-  const size_t hit = range.empty_range ? part.npos : last ? part.rfind(needle) : part.find(needle);
+  const size_t hit = range.empty_range ? part.npos
+                     : last            ? find_last_text(heap, part, needle)
+                                       : find_text(part, needle);
   if (hit == part.npos) {
     if (name == "index" || name == "rindex") raise_type("substring not found");
     return Value(int64_t{-1});
@@ -223,7 +248,7 @@ Value count(const std::string& text, const Args& args) {
   const std::string_view part = std::string_view(text).substr(range.begin, range.end - range.begin);
   if (needle.empty()) return Value(char_count(part) + 1);
   int64_t found = 0;
-  for (size_t at = part.find(needle); at != part.npos; at = part.find(needle, at + needle.size())) ++found;
+  for (size_t at = find_text(part, needle); at != part.npos; at = find_text(part, needle, at + needle.size())) ++found;
   return Value(found);
 }
 
@@ -357,6 +382,27 @@ bool has_string_method(std::string_view name) noexcept {
   return std::binary_search(kStringMethods.begin(), kStringMethods.end(), name);
 }
 
+namespace {
+
+Value call_format(Interpreter& in, const Text& text, std::string_view name, const Args& args) {
+  Heap& heap = in.heap();
+  if (name == "format") {
+    bool input = text.any_input();
+    for (const Value& value : args.positional) input = input || any_input(value);
+    for (const auto& [word, value] : args.keyword) input = input || any_input(value);
+    return heap.string(brace_format(in, text.bytes, args), input);
+  }
+  const Arguments bound(name, args, {"mapping"}, 1);
+  if (!bound.at(0).is_dict()) raise_type("format_map() argument must be a mapping, not '{}'", type_name(bound.at(0)));
+  Args words;
+  for (const auto& [key, value] : bound.at(0).dict().entries) {
+    if (key.is_string()) words.keyword.emplace_back(key.str(), value);
+  }
+  return heap.string(brace_format(in, text.bytes, words), true);
+}
+
+}  // namespace
+
 Value call_string_method(Interpreter& in, const Value& self, std::string_view name, const Args& args) {
   Heap& heap = in.heap();
   const Text& text = self.text();
@@ -379,7 +425,8 @@ Value call_string_method(Interpreter& in, const Value& self, std::string_view na
     return changed_case(heap, text, name, args);
   }
   if (name == "join") return join(heap, text, args);
-  if (name == "find" || name == "rfind" || name == "index" || name == "rindex") return find(text.bytes, name, args);
+  if (name == "find" || name == "rfind" || name == "index" || name == "rindex")
+    return find(heap, text.bytes, name, args);
   if (name == "count") return count(text.bytes, args);
   if (name == "splitlines") {
     Values lines;
@@ -398,21 +445,7 @@ Value call_string_method(Interpreter& in, const Value& self, std::string_view na
   }
   if (name == "zfill") return zfill(heap, text, args);
   if (name == "expandtabs") return expand_tabs(heap, text, args);
-  if (name == "format") {
-    bool input = text.any_input();
-    for (const Value& value : args.positional) input = input || any_input(value);
-    for (const auto& [word, value] : args.keyword) input = input || any_input(value);
-    return heap.string(brace_format(in, text.bytes, args), input);
-  }
-  if (name == "format_map") {
-    const Arguments bound(name, args, {"mapping"}, 1);
-    if (!bound.at(0).is_dict()) raise_type("format_map() argument must be a mapping, not '{}'", type_name(bound.at(0)));
-    Args words;
-    for (const auto& [key, value] : bound.at(0).dict().entries) {
-      if (key.is_string()) words.keyword.emplace_back(key.str(), value);
-    }
-    return heap.string(brace_format(in, text.bytes, words), true);
-  }
+  if (name == "format" || name == "format_map") return call_format(in, text, name, args);
   if (name.starts_with("is")) {
     Arguments(name, args, {});
     return Value(classify(text.bytes, name));
