@@ -53,13 +53,10 @@ Value Interpreter::eval_inner(const Expr& expr) {
       return negate(eval(*expr.a));
     case ExprKind::kPlus:
       return plus(eval(*expr.a));
-    case ExprKind::kAnd: {
-      Value left = eval(*expr.a);
-      return truthy(left) ? eval(*expr.b) : left;
-    }
+    case ExprKind::kAnd:
     case ExprKind::kOr: {
       Value left = eval(*expr.a);
-      return truthy(left) ? left : eval(*expr.b);
+      return truthy(left) == (expr.kind == ExprKind::kAnd) ? eval(*expr.b) : left;
     }
     case ExprKind::kConditional:
       return eval_conditional(expr);
