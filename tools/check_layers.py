@@ -6,7 +6,7 @@
 
 The levels are read from the map's lines (" L2 kernels/ ..."). Refused are: a file that includes one of a higher level, folders or
 files that include each other in a circle, a public header that needs more than public headers, a third-party header outside its
-wrapper, #if outside its few places, and files of more than 800 lines.
+wrapper, #if outside its few places, files of more than 800 lines and functions of more than 60.
 """
 import re
 import sys
@@ -36,6 +36,9 @@ SOURCES = {".h", ".cc", ".inl", ".cu", ".cuh"}
 SCRIPTS = {".py", ".sh", ".cmake"}
 FOLDERS = ("src", "include", "tests", "bench", "examples", "python", "tools", "models", "cmake")
 MAX_LINES = 800
+MAX_FUNCTION_LINES = 60
+NO_FUNCTION = re.compile(r"\s*(namespace|struct|class|enum|union|extern|using|#|//|}|if|for|while|switch|else|do|case|public|private|"
+                         r"protected|template <[^>]*>$)\b|\s*[#/}]|\s*$")
 PUBLIC = "include/coluber"
 
 
@@ -77,6 +80,30 @@ def matches(path, patterns):
         if re.fullmatch(expression, str(path)):
             return True
     return False
+
+
+def long_functions(text):
+    """(line, number of lines) of functions that are too long. Reads the formatter's layout: a function begins at column 0 or 2 and
+    ends with a brace in the same column."""
+    found, begun, head = [], None, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        indent = len(line) - len(line.lstrip())
+        if begun is not None:
+            if indent == begun[1] and line.lstrip().startswith("}"):
+                if number - begun[0] + 1 > MAX_FUNCTION_LINES:
+                    found.append((begun[0], number - begun[0] + 1))
+                begun = None
+            continue
+        if not head:
+            if indent > 2 or NO_FUNCTION.match(line):
+                continue
+            first = (number, indent)
+        head += line
+        if line.endswith("{") and "(" in head:
+            begun = first
+        if line.endswith(("{", "}", ";", ":", "\\")):
+            head = ""
+    return found
 
 
 def circles(edges):
@@ -138,6 +165,8 @@ class Tree:
             module = module_of(path, self.levels)
             if module is None:
                 self.problems.append(f"{path}: its folder is not on the map of ARCHITECTURE.md")
+        for number, length in long_functions(text):
+            self.problems.append(f"{path}:{number}: a function of {length} lines, at most {MAX_FUNCTION_LINES}; split it")
         for number, line in enumerate(text.splitlines(), 1):
             where = f"{path}:{number}"
             if re.match(r"\s*#\s*(if|ifdef|ifndef)\b", line) and module and not matches(path, CONDITIONALS):

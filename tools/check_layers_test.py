@@ -100,6 +100,15 @@ class CheckLayers(unittest.TestCase):
         self.assert_found({"src/base/long.cc": "\n" * 801}, "src/base/long.cc: 801 lines")
         self.assertEqual(self.problems({"src/base/long.cc": "\n" * 800}), [])
 
+    def test_a_function_of_61_lines_is_found_and_one_of_60_is_not(self):
+        for head in ("int f() {", "std::vector<int> f(int a,\n                   int b) {", "class A {\n  int f() const {"):
+            indent = "  " if head.startswith("class") else ""
+            lines = 60 - head.removeprefix("class A {\n").count("\n")
+            body = indent + "  g();\n"
+            end = indent + "}\n" + ("};\n" if indent else "")
+            self.assert_found({"src/base/f.cc": head + "\n" + body * (lines - 1) + end}, "a function of 61 lines")
+            self.assertEqual(self.problems({"src/base/f.cc": head + "\n" + body * (lines - 2) + end}), [])
+
     def test_a_folder_that_is_not_on_the_map_is_found(self):
         self.assert_found({"src/util/strings.h": ""}, "src/util/strings.h", "not on the map")
 
