@@ -66,6 +66,7 @@ def expansions(convert):
 
 print("// SPDX-License-Identifier: Apache-2.0")
 print("// Made by make_unicode_tables.py; included by python_unicode.cc alone.")
+print("// clang-format off")
 emit("kAlpha", ranges(str.isalpha), "Range", 2)
 emit("kDecimal", ranges(str.isdecimal), "Range", 2)
 emit("kDigit", ranges(lambda c: c.isdigit() and not c.isdecimal()), "Range", 2)
