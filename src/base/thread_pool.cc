@@ -13,6 +13,7 @@
 #include <climits>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -113,6 +114,14 @@ struct ThreadPool::Impl {
       worker_spin = kWorkerSpin;
       join_spin = kJoinSpin;
     }
+  }
+
+  // Here and not in the pool's destructor: when one thread cannot be started those before it must still be joined.
+  ~Impl() {
+    stop.store(true);
+    epoch.fetch_add(1);
+    futex_wake(epoch, INT_MAX);
+    for (std::thread& worker : workers) worker.join();
   }
 
   void run_chunk(uint32_t chunk, int thread) noexcept {
@@ -217,18 +226,21 @@ ThreadPool::ThreadPool(int num_threads, bool pin) {
                      num_threads);
   }
   impl_ = std::make_unique<Impl>(num_threads);
+  impl_->workers.reserve(static_cast<size_t>(num_threads - 1));
   for (int thread = 1; thread < num_threads; ++thread) {
-    impl_->workers.emplace_back([impl = impl_.get(), thread] { impl->worker_loop(thread); });
+    try {
+      impl_->workers.emplace_back([impl = impl_.get(), thread] { impl->worker_loop(thread); });
+    } catch (const std::system_error& error) {
+      throw make_error(ErrorCode::kResourceExhausted,
+                       "thread {} of {} could not be started ({}); use fewer threads (--threads), or raise the limit "
+                       "on processes or on memory (ulimit -u, ulimit -v)",
+                       thread + 1, num_threads, error.code().message());
+    }
     if (pin) pin_to_core(impl_->workers.back(), thread);
   }
 }
 
-ThreadPool::~ThreadPool() {
-  impl_->stop.store(true);
-  impl_->epoch.fetch_add(1);
-  futex_wake(impl_->epoch, INT_MAX);
-  for (std::thread& worker : impl_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::size() const noexcept { return impl_->size; }
 

@@ -107,6 +107,24 @@ class Streams(CliTest):
         self.assertGreater(code, 0)
 
 
+class Limits(CliTest):
+    def test_threads_that_cannot_be_started_are_refused_with_the_way_out(self):
+        import resource
+
+        def little_memory():
+            resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, 8 << 20))  # what each thread reserves
+            resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+        def run(threads):
+            return subprocess.run([PROGRAM, "run", "-p", "hi", "-n", "2", "--threads", threads], stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, env=environment(), preexec_fn=little_memory, timeout=60)
+        if run("2").returncode != OK:
+            self.skipTest("the program reserves more addresses than this test leaves it, as sanitizers do")
+        done = run("1000")
+        self.assertEqual(done.returncode, 9, done.stderr)
+        self.assertRegex(done.stderr, rb"^coluber: thread \d+ of 1000 could not be started .*--threads")
+
+
 class BuiltinModel(CliTest):
     def test_a_wrong_model_directory_is_refused_with_the_places_searched(self):
         self.fails(None, "inspect", env=environment(COLUBER_MODEL_DIR=str(self.folder)), says=[str(self.folder), "COLUBER_MODEL_DIR"])
