@@ -47,6 +47,8 @@ void install_signal_handlers() {
   sigaction(SIGINT, &action, nullptr);
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, nullptr);
+  // A limit on file sizes is told like a full disk, and the unfinished file is removed.
+  sigaction(SIGXFSZ, &action, nullptr);
 }
 
 bool interrupted() noexcept { return g_interrupted.load(std::memory_order_relaxed); }
