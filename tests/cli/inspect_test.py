@@ -80,6 +80,12 @@ class Inspect(CliTest):
                       "Memory against context", "page bytes", "model.layers.0"]:
             self.assertIn(words, out)
 
+    def test_states_that_grow_with_the_sequence_are_not_said_to_be_of_one_size(self):
+        self.assertRegex(self.succeeds("inspect").out, r"State, a sequence .*whatever its length")
+        text = self.succeeds("inspect", "--mamba-cache-mode", "all", "--max-model-len", "4096").out
+        self.assertRegex(text, r"State, a sequence .* at 4096 tokens")
+        self.assertNotIn("whatever its length", text)
+
     def test_impossible_settings_are_refused(self):
         self.fails(USAGE, "inspect", "--tensor-parallel-size", "0", says="--tensor-parallel-size")
         self.fails(USAGE, "inspect", "--mamba-cache-mode", "some", says=["--mamba-cache-mode", "align"])

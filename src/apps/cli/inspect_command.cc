@@ -26,7 +26,8 @@ std::string bytes_text(int64_t bytes) {
   if (bytes < 1000) return fmt::format("{} B", bytes);
   if (value < 1e6) return fmt::format("{:.1f} kB", value / 1e3);
   if (value < 1e9) return fmt::format("{:.1f} MB", value / 1e6);
-  return fmt::format("{:.2f} GB", value / 1e9);
+  if (value < 1e12) return fmt::format("{:.2f} GB", value / 1e9);
+  return fmt::format("{:.2f} TB", value / 1e12);
 }
 
 std::string count_text(int64_t count) {
@@ -39,6 +40,14 @@ std::string count_text(int64_t count) {
 std::string tokens_text(int64_t tokens) {
   if (tokens >= (1 << 20) && tokens % (1 << 20) == 0) return fmt::format("{}M", tokens >> 20);
   return tokens >= 1024 && tokens % 1024 == 0 ? fmt::format("{}K", tokens >> 10) : std::to_string(tokens);
+}
+
+// In the mode that keeps a state a block a sequence's states grow with it.
+bool states_grow(const ModelFacts& facts) {
+  return std::any_of(facts.layers.begin(), facts.layers.end(), [&facts](const LayerFacts& layer) {
+    const MambaSpec* spec = layer.spec ? std::get_if<MambaSpec>(&*layer.spec) : nullptr;
+    return spec != nullptr && spec->max_memory_usage_bytes(1) != spec->max_memory_usage_bytes(facts.max_model_len);
+  });
 }
 
 // Draws with or without colours.
@@ -81,7 +90,7 @@ class Painter {
                      count_text(count));
     }
     output().print("State, a sequence  {}{}\n", bytes_text(facts.state_bytes_per_sequence),
-                   facts.kv_bytes_per_token == 0 ? ", whatever its length" : "");
+                   states_grow(facts) ? fmt::format(" at {} tokens", facts.max_model_len) : ", whatever its length");
     output().print("Attention, a token {}\n",
                    facts.kv_bytes_per_token == 0 ? "nothing" : bytes_text(facts.kv_bytes_per_token));
     output().print("Context            {}\n", info.max_position_embeddings == 0 && facts.max_model_len > kLongestDrawn
