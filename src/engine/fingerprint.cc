@@ -24,7 +24,7 @@ Hash128 model_fingerprint(const std::string& config_json, const WeightSource& we
   std::vector<std::string> names = weights.names();
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
-    const TensorView tensor = weights.get(name);
+    const TensorView tensor = weights.peek(name);
     fold(hash, hash_text(fmt::format("{} {} {}", name, dtype_name(tensor.dtype), tensor.shape.to_string())));
     const int64_t bytes = tensor.size_bytes();
     const int64_t sample = std::min(bytes, kSampleBytes);

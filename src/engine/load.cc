@@ -42,14 +42,18 @@ bool is_state_dtype(const std::optional<DType>& dtype) {
 
 void check_options(const EngineOptions& o) {
   Problems p;
-  p.require(o.num_threads >= 0 && o.num_threads <= 1024, fmt::format("num_threads must be 0 to 1024, found {}", o.num_threads));
-  p.require(o.dtype == "float32" || o.dtype == "auto", fmt::format("dtype must be float32 or auto, found '{}'", o.dtype));
+  p.require(o.num_threads >= 0 && o.num_threads <= 1024,
+            fmt::format("num_threads must be 0 to 1024, found {}", o.num_threads));
+  p.require(o.dtype == "float32" || o.dtype == "auto",
+            fmt::format("dtype must be float32 or auto, found '{}'", o.dtype));
   p.require(o.max_model_len >= 0 && o.max_model_len <= kLongest,
             fmt::format("max_model_len must be 0 (the model's limit) to {}, found {}", kLongest, o.max_model_len));
-  p.require(o.max_num_seqs >= 1 && o.max_num_seqs <= 65536, fmt::format("max_num_seqs must be 1 to 65536, found {}", o.max_num_seqs));
+  p.require(o.max_num_seqs >= 1 && o.max_num_seqs <= 65536,
+            fmt::format("max_num_seqs must be 1 to 65536, found {}", o.max_num_seqs));
   p.require(o.max_num_batched_tokens >= 1 && o.max_num_batched_tokens <= (1 << 20),
             fmt::format("max_num_batched_tokens must be 1 to {}, found {}", 1 << 20, o.max_num_batched_tokens));
-  p.require(o.block_size >= 1 && o.block_size <= 4096, fmt::format("block_size must be 1 to 4096, found {}", o.block_size));
+  p.require(o.block_size >= 1 && o.block_size <= 4096,
+            fmt::format("block_size must be 1 to 4096, found {}", o.block_size));
   p.require(is_state_dtype(o.mamba_cache_dtype), "mamba_cache_dtype must be float32, bfloat16 or float16");
   p.require(is_state_dtype(o.mamba_ssm_cache_dtype), "mamba_ssm_cache_dtype must be float32, bfloat16 or float16");
   p.require(is_state_dtype(o.kv_cache_dtype), "kv_cache_dtype must be float32, bfloat16 or float16");
@@ -57,7 +61,8 @@ void check_options(const EngineOptions& o) {
             fmt::format("tensor_parallel_size must be 1 to 1024, found {}", o.tensor_parallel_size));
   p.require(o.num_speculative_tokens >= 0 && o.num_speculative_tokens <= 64,
             fmt::format("num_speculative_tokens must be 0 to 64, found {}", o.num_speculative_tokens));
-  p.require(o.kv_cache_memory_bytes >= 0, fmt::format("kv_cache_memory_bytes must be at least 0, found {}", o.kv_cache_memory_bytes));
+  p.require(o.kv_cache_memory_bytes >= 0,
+            fmt::format("kv_cache_memory_bytes must be at least 0, found {}", o.kv_cache_memory_bytes));
   p.throw_if_any();
 }
 
@@ -67,7 +72,8 @@ void refuse_what_cannot_run(const EngineOptions& o) {
   };
   if (o.tensor_parallel_size > 1) refuse(fmt::format("tensor_parallel_size {}", o.tensor_parallel_size));
   if (o.num_speculative_tokens > 0) refuse(fmt::format("num_speculative_tokens {}", o.num_speculative_tokens));
-  if (o.mamba_cache_mode != MambaCacheMode::kNone) refuse(fmt::format("mamba_cache_mode {}", mamba_cache_mode_name(o.mamba_cache_mode)));
+  if (o.mamba_cache_mode != MambaCacheMode::kNone)
+    refuse(fmt::format("mamba_cache_mode {}", mamba_cache_mode_name(o.mamba_cache_mode)));
 }
 
 // Of the weights in memory: types that matrix products do not take are widened.
@@ -75,7 +81,8 @@ int64_t total_bytes(const WeightSource& weights) {
   int64_t bytes = 0;
   for (const std::string& name : weights.names()) {
     const TensorView tensor = weights.peek(name);
-    const bool kept = tensor.dtype == DType::kFloat32 || tensor.dtype == DType::kBFloat16 || tensor.dtype == DType::kFloat16;
+    const bool kept =
+        tensor.dtype == DType::kFloat32 || tensor.dtype == DType::kBFloat16 || tensor.dtype == DType::kFloat16;
     const int64_t more = kept ? tensor.size_bytes() : tensor.shape.count() * dtype_size(DType::kFloat32);
     if (__builtin_add_overflow(bytes, more, &bytes)) return std::numeric_limits<int64_t>::max();
   }
@@ -86,16 +93,18 @@ void check_fits_memory(const WeightSource& weights) {
   const int64_t needed = total_bytes(weights);
   const int64_t available = available_memory_bytes();
   if (needed > available)
-    throw make_error(ErrorCode::kOutOfMemory,
-                     "{} needs {} for its weights and {} of memory is available; use a smaller model or a machine with more memory",
-                     weights.describe(), format_bytes(needed), format_bytes(available));
+    throw make_error(
+        ErrorCode::kOutOfMemory,
+        "{} needs {} for its weights and {} of memory is available; use a smaller model or a machine with more memory",
+        weights.describe(), format_bytes(needed), format_bytes(available));
 }
 
 // The model's limit, the user's, or the longest sequence that positions can count.
 void set_max_model_len(const EngineOptions& options, const ModelInfo& info, EngineConfig& config) {
   const int64_t limit = info.max_position_embeddings > 0 ? std::min(info.max_position_embeddings, kLongest) : kLongest;
   if (options.max_model_len > limit)
-    throw make_error(ErrorCode::kInvalidArgument, "max_model_len {} is more than the model's limit of {} (max_position_embeddings)",
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "max_model_len {} is more than the model's limit of {} (max_position_embeddings)",
                      options.max_model_len, limit);
   config.max_model_len = options.max_model_len > 0 ? options.max_model_len : limit;
   if (!config.cache.mamba_block_size)
@@ -107,16 +116,18 @@ void load_weights(const EngineOptions& options, LoadedModel& loaded, bool descri
   const Json json = parse_config(loaded.config_json, loaded.path);
   const ModelFamily& family = find_family(json, loaded.path);
   check_not_quantized(json, loaded.path);
-  if (!describe_only) check_fits_memory(*loaded.weights);
-  ModelLoadContext context{loaded.config_json, loaded.path, *loaded.weights, *loaded.config, *loaded.pool,
-                           options.load_progress, describe_only};
+  if (!describe_only) {
+    check_fits_memory(*loaded.weights);
+    loaded.fingerprint = model_fingerprint(loaded.config_json, *loaded.weights);
+  }
+  ModelLoadContext context{loaded.config_json, loaded.path,           *loaded.weights, *loaded.config,
+                           *loaded.pool,       options.load_progress, describe_only};
   loaded.model = family.load(context);
   set_max_model_len(options, loaded.model->info(), *loaded.config);
 }
 
 // Loads, then lets the checkpoint go: a running model must not depend on a file that another process may truncate.
 void load_and_close(const EngineOptions& options, LoadedModel& loaded) {
-  loaded.fingerprint = model_fingerprint(loaded.config_json, *loaded.weights);
   load_weights(options, loaded, false);
   loaded.weights.reset();
 }
@@ -127,7 +138,7 @@ void load_template(const std::string& folder, LoadedModel& loaded) {
     loaded.chat_template = load_chat_template(folder);
   } catch (const Error& error) {
     loaded.chat_template_error = error.what();
-    log_warn("the chat template cannot be used: {}", loaded.chat_template_error);
+    log_info("the chat template cannot be used: {}", loaded.chat_template_error);
   }
 }
 
@@ -145,7 +156,8 @@ std::vector<int32_t> end_tokens(const GenerationConfig& generation, const Json& 
 }
 
 std::unique_ptr<ThreadPool> make_pool(const EngineOptions& options) {
-  return std::make_unique<ThreadPool>(options.num_threads > 0 ? options.num_threads : usable_cores(), options.pin_threads);
+  return std::make_unique<ThreadPool>(options.num_threads > 0 ? options.num_threads : usable_cores(),
+                                      options.pin_threads);
 }
 
 LoadedModel open_folder(const EngineOptions& options, const ModelFolder& folder) {
@@ -187,7 +199,8 @@ LoadedModel load_model(const EngineOptions& options) {
   if (file_exists(folder.tokenizer_path)) loaded.tokenizer = Tokenizer::load(folder.tokenizer_path);
   load_template(folder.folder, loaded);
   load_and_close(options, loaded);
-  loaded.eos_token_ids = end_tokens(loaded.generation, parse_config(loaded.config_json, loaded.path), loaded.model->info().vocab_size);
+  loaded.eos_token_ids =
+      end_tokens(loaded.generation, parse_config(loaded.config_json, loaded.path), loaded.model->info().vocab_size);
   return loaded;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From options to a model: resolves the folder, reads the configs, finds the family, checks sizes against memory and loads.
-// `describe_model` stops before the weights are packed.
+// From options to a model: resolves the folder, reads the configs, finds the family, checks sizes against memory and
+// loads. `describe_model` stops before the weights are packed.
 #pragma once
 
 #include <memory>
@@ -21,21 +21,22 @@ namespace coluber {
 
 // Everything that a model folder gives. Order matters: the layers in `config` point into `model`.
 struct LoadedModel {
-  std::unique_ptr<WeightSource> weights;              // null once the model is loaded: it holds its own copy
+  std::unique_ptr<WeightSource> weights;  // null once the model is loaded: it holds its own copy
   Hash128 fingerprint;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<EngineConfig> config;
   std::unique_ptr<Model> model;
-  std::unique_ptr<Tokenizer> tokenizer;               // null where the folder has none
+  std::unique_ptr<Tokenizer> tokenizer;  // null where the folder has none
   std::optional<ChatTemplates> chat_template;
-  std::string chat_template_error;                    // why a template that is there cannot be used
+  std::string chat_template_error;  // why a template that is there cannot be used
   GenerationConfig generation;
   std::vector<int32_t> eos_token_ids;
   std::string config_json;
   std::string path;
 };
 
-// Checks options and makes the configuration that layers are registered in. Throws Error(kInvalidArgument) listing every problem.
+// Checks options and makes the configuration that layers are registered in. Throws Error(kInvalidArgument) listing
+// every problem.
 std::unique_ptr<EngineConfig> make_engine_config(const EngineOptions& options);
 
 LoadedModel load_model(const EngineOptions& options);

@@ -26,6 +26,8 @@ FieldCheck number_check(std::string expected, std::function<bool(double)> accept
 
 // The value as it stands in the file, cut to what fits a message.
 std::string shown(const Json& value) {
+  if (value.is_number() && std::isnan(value.as_double())) return "NaN";
+  if (value.is_number() && std::isinf(value.as_double())) return value.as_double() > 0 ? "Infinity" : "-Infinity";
   constexpr size_t kMost = 80;
   std::string text = value.dump();
   if (text.size() <= kMost) return text;

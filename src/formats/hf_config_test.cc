@@ -227,6 +227,15 @@ TEST(ConfigFields, WhatIsNoObjectIsToldOnce) {
   EXPECT_EQ(problems_of(fields), "m/config.json: 1 problem:\n  - expected a JSON object, found [1]");
 }
 
+TEST(ConfigFields, WhatIsNoNumberIsToldAsItStands) {
+  const Json json = parse(R"({"a": NaN, "b": Infinity, "c": -Infinity})");
+  ConfigFields fields(json, "m/config.json");
+  int64_t a = 0, b = 0, c = 0;
+  const std::string text = problems_of(fields.required("a", &a).required("b", &b).required("c", &c));
+  for (const char* part : {"found NaN", "found Infinity", "found -Infinity"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
+}
+
 TEST(ConfigFields, LongValuesAreCutInTheMessage) {
   const Json json = parse("{\"x\":\"" + std::string(79, 'a') + "\xc3\xa9 and so on\"}");
   int64_t value = 0;

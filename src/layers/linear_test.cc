@@ -148,6 +148,22 @@ TEST_F(Layers, AHeadOfItsOwnTakesItsWeight) {
   EXPECT_EQ(logits, product(x, w, {}, 2, kHidden, kVocab));
 }
 
+TEST_F(Layers, ATableOfItsOwnDoesNotNeedTheCheckpointOnceLoaded) {
+  const std::vector<float> table = numbers(8 * 4, 5);
+  weights_.add("embed.weight", Shape{8, 4}, table, DType::kBFloat16);
+  WeightLoader loader(harness_.context());
+  const Embedding embedding(loader, "embed", 8, 4);
+  const TensorView stored = weights_.get("embed.weight");
+  std::fill_n(stored.data, stored.size_bytes(), std::byte{0xff});
+  const std::vector<int32_t> ids = {7, 0};
+  std::vector<float> x(2 * 4);
+  embedding.forward(harness_.batch(ids), x.data());
+  for (size_t c = 0; c < 4; ++c) {
+    EXPECT_EQ(x[c], table[7 * 4 + c]);
+    EXPECT_EQ(x[4 + c], table[c]);
+  }
+}
+
 TEST_F(Layers, ATokenOutsideTheVocabularyIsABrokenInvariant) {
   weights_.add("weight", Shape{4, 2}, numbers(8, 1));
   const Embedding embedding(WeightLoader(harness_.context()), "", 4, 2);

@@ -78,6 +78,43 @@ TEST_F(Loader, RefusesHugeStandInsInsteadOfAllocatingThem) {
   EXPECT_NE(message.find("'gone'"), std::string::npos);
 }
 
+TEST_F(Loader, StopsOnceAThousandTensorsAreWrong) {
+  WeightLoader loader(harness_.context());
+  int taken = 0;
+  const std::string message = message_of([&] {
+    for (; taken < 1 << 20; ++taken) loader.take(fmt::format("t{}", taken), Shape{2});
+  });
+  EXPECT_EQ(taken, 999);
+  EXPECT_NE(message.find("'t99'"), std::string::npos);
+  EXPECT_NE(message.find("and at least 900 more"), std::string::npos);
+}
+
+TEST_F(Loader, StopsBeforeCopiesOfWhatIsMissingFillMemory) {
+  WeightLoader loader(harness_.context());
+  loader.take("a_large_matrix", Shape{1 << 16, 1 << 16});  // 16 GiB that nobody reads cost nothing
+  int64_t copied = 0;
+  const std::string message = message_of([&] {
+    for (int i = 0; i < 1000; ++i)
+      copied += static_cast<int64_t>(loader.take_float(fmt::format("v{}", i), Shape{1 << 20}).size());
+  });
+  EXPECT_EQ(copied * 4, int64_t{64} << 20);
+  EXPECT_NE(message.find("'a_large_matrix'"), std::string::npos);
+  EXPECT_NE(message.find("perhaps more"), std::string::npos);
+}
+
+TEST_F(Loader, AScaleBesideEightBitFloatsIsNotIgnored) {
+  weights_.add("plain", Shape{2}, {1, 2}, DType::kFloat8E4M3);
+  weights_.add("w", Shape{2}, {1, 2}, DType::kFloat8E4M3);
+  weights_.add("w_scale_inv", Shape{1}, {64});
+  WeightLoader loader(harness_.context());
+  EXPECT_EQ(loader.take_float("plain", Shape{2}), (std::vector<float>{1, 2}));
+  loader.take("w", Shape{2});
+  ModelInfo info;
+  const std::string message = message_of([&] { loader.finish(info); });
+  EXPECT_NE(message.find("'w_scale_inv'"), std::string::npos);
+  EXPECT_EQ(message.find("plain"), std::string::npos);
+}
+
 TEST_F(Loader, CutsALongListOfProblems) {
   WeightLoader loader(harness_.context());
   for (int i = 0; i < 150; ++i) loader.take(fmt::format("t{}", i), Shape{2});

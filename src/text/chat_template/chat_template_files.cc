@@ -34,9 +34,7 @@ bool is_file(const fs::path& path) {
 
 void add(ChatTemplates* out, const std::string& name, std::string_view source, const std::string& origin) {
   auto parsed = ChatTemplate::parse(source, origin);
-  if (!parsed)
-    throw make_error(ErrorCode::kInvalidData, "{} (give another template with --chat-template)",
-                     parsed.error().message);
+  if (!parsed) throw Error(ErrorCode::kInvalidData, parsed.error().message);
   out->named.emplace_back(name, std::move(*parsed));
 }
 

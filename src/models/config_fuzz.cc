@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Input: a config.json of any family. Loading it over a handful of tiny tensors ends in a model or in an Error: never a
+// crash, never more memory or time than the tensors deserve. Where it ends in a model, the layers must tell what they
+// keep.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/thread_pool.h"
+#include "coluber/mamba_base.h"
+#include "formats/hf_config.h"
+#include "models/family.h"
+
+namespace {
+
+using coluber::Shape;
+
+struct Tensor {
+  std::string_view family;
+  std::string_view name;
+  Shape shape;
+};
+
+// One or two layers of each family, of the sizes that the corpus's tiny_* files name.
+const std::vector<Tensor>& tensors() {
+  static const std::vector<Tensor> kTensors = {
+      {"mamba", "backbone.embeddings.weight", {6, 4}},
+      {"mamba", "backbone.norm_f.weight", {4}},
+      {"mamba", "backbone.layers.0.norm.weight", {4}},
+      {"mamba", "backbone.layers.0.mixer.in_proj.weight", {16, 4}},
+      {"mamba", "backbone.layers.0.mixer.x_proj.weight", {5, 8}},
+      {"mamba", "backbone.layers.0.mixer.dt_proj.weight", {8, 1}},
+      {"mamba", "backbone.layers.0.mixer.dt_proj.bias", {8}},
+      {"mamba", "backbone.layers.0.mixer.out_proj.weight", {4, 8}},
+      {"mamba", "backbone.layers.0.mixer.conv1d.weight", {8, 1, 4}},
+      {"mamba", "backbone.layers.0.mixer.conv1d.bias", {8}},
+      {"mamba", "backbone.layers.0.mixer.A_log", {8, 2}},
+      {"mamba", "backbone.layers.0.mixer.D", {8}},
+      {"mamba2", "backbone.embeddings.weight", {6, 4}},
+      {"mamba2", "backbone.norm_f.weight", {4}},
+      {"mamba2", "backbone.layers.0.norm.weight", {4}},
+      {"mamba2", "lm_head.weight", {6, 4}},
+      {"mamba2", "backbone.layers.0.mixer.in_proj.weight", {22, 4}},
+      {"mamba2", "backbone.layers.0.mixer.conv1d.weight", {12, 1, 4}},
+      {"mamba2", "backbone.layers.0.mixer.conv1d.bias", {12}},
+      {"mamba2", "backbone.layers.0.mixer.A_log", {2}},
+      {"mamba2", "backbone.layers.0.mixer.D", {2}},
+      {"mamba2", "backbone.layers.0.mixer.dt_bias", {2}},
+      {"mamba2", "backbone.layers.0.mixer.norm.weight", {8}},
+      {"mamba2", "backbone.layers.0.mixer.out_proj.weight", {4, 8}},
+      {"lfm2", "model.embed_tokens.weight", {6, 4}},
+      {"lfm2", "model.embedding_norm.weight", {4}},
+      {"lfm2", "model.layers.0.operator_norm.weight", {4}},
+      {"lfm2", "model.layers.0.ffn_norm.weight", {4}},
+      {"lfm2", "model.layers.0.feed_forward.w1.weight", {8, 4}},
+      {"lfm2", "model.layers.0.feed_forward.w3.weight", {8, 4}},
+      {"lfm2", "model.layers.0.feed_forward.w2.weight", {4, 8}},
+      {"lfm2", "model.layers.1.operator_norm.weight", {4}},
+      {"lfm2", "model.layers.1.ffn_norm.weight", {4}},
+      {"lfm2", "model.layers.1.feed_forward.w1.weight", {8, 4}},
+      {"lfm2", "model.layers.1.feed_forward.w3.weight", {8, 4}},
+      {"lfm2", "model.layers.1.feed_forward.w2.weight", {4, 8}},
+      {"lfm2", "model.layers.0.conv.in_proj.weight", {12, 4}},
+      {"lfm2", "model.layers.0.conv.out_proj.weight", {4, 4}},
+      {"lfm2", "model.layers.0.conv.conv.weight", {4, 1, 3}},
+      {"lfm2", "model.layers.1.self_attn.q_proj.weight", {4, 4}},
+      {"lfm2", "model.layers.1.self_attn.k_proj.weight", {2, 4}},
+      {"lfm2", "model.layers.1.self_attn.v_proj.weight", {2, 4}},
+      {"lfm2", "model.layers.1.self_attn.out_proj.weight", {4, 4}},
+      {"lfm2", "model.layers.1.self_attn.q_layernorm.weight", {2}},
+      {"lfm2", "model.layers.1.self_attn.k_layernorm.weight", {2}},
+      {"minimax", "model.embed_tokens.weight", {6, 4}},
+      {"minimax", "model.norm.weight", {4}},
+      {"minimax", "lm_head.weight", {6, 4}},
+      {"minimax", "model.layers.0.input_layernorm.weight", {4}},
+      {"minimax", "model.layers.0.post_attention_layernorm.weight", {4}},
+      {"minimax", "model.layers.0.block_sparse_moe.gate.weight", {2, 4}},
+      {"minimax", "model.layers.0.block_sparse_moe.experts.0.w1.weight", {3, 4}},
+      {"minimax", "model.layers.0.block_sparse_moe.experts.0.w2.weight", {4, 3}},
+      {"minimax", "model.layers.0.block_sparse_moe.experts.0.w3.weight", {3, 4}},
+      {"minimax", "model.layers.0.block_sparse_moe.experts.1.w1.weight", {3, 4}},
+      {"minimax", "model.layers.0.block_sparse_moe.experts.1.w2.weight", {4, 3}},
+      {"minimax", "model.layers.0.block_sparse_moe.experts.1.w3.weight", {3, 4}},
+      {"minimax", "model.layers.1.input_layernorm.weight", {4}},
+      {"minimax", "model.layers.1.post_attention_layernorm.weight", {4}},
+      {"minimax", "model.layers.1.block_sparse_moe.gate.weight", {2, 4}},
+      {"minimax", "model.layers.1.block_sparse_moe.experts.0.w1.weight", {3, 4}},
+      {"minimax", "model.layers.1.block_sparse_moe.experts.0.w2.weight", {4, 3}},
+      {"minimax", "model.layers.1.block_sparse_moe.experts.0.w3.weight", {3, 4}},
+      {"minimax", "model.layers.1.block_sparse_moe.experts.1.w1.weight", {3, 4}},
+      {"minimax", "model.layers.1.block_sparse_moe.experts.1.w2.weight", {4, 3}},
+      {"minimax", "model.layers.1.block_sparse_moe.experts.1.w3.weight", {3, 4}},
+      {"minimax", "model.layers.0.self_attn.qkv_proj.weight", {12, 4}},
+      {"minimax", "model.layers.0.self_attn.output_gate.weight", {4, 4}},
+      {"minimax", "model.layers.0.self_attn.out_proj.weight", {4, 4}},
+      {"minimax", "model.layers.0.self_attn.norm.weight", {4}},
+      {"minimax", "model.layers.1.self_attn.q_proj.weight", {4, 4}},
+      {"minimax", "model.layers.1.self_attn.k_proj.weight", {2, 4}},
+      {"minimax", "model.layers.1.self_attn.v_proj.weight", {2, 4}},
+      {"minimax", "model.layers.1.self_attn.o_proj.weight", {4, 4}},
+  };
+  return kTensors;
+}
+
+class TinyWeights final : public coluber::WeightSource {
+ public:
+  explicit TinyWeights(std::string_view family) {
+    for (const Tensor& tensor : tensors())
+      if (tensor.family == family)
+        by_name_[tensor.name] = coluber::TensorView::contiguous(zeros_.data(), coluber::DType::kFloat32, tensor.shape);
+  }
+  bool contains(std::string_view name) const override { return by_name_.contains(name); }
+  coluber::TensorView get(std::string_view name) const override { return by_name_.at(name); }
+  std::vector<std::string> names() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, view] : by_name_) names.emplace_back(name);
+    return names;
+  }
+  std::string describe() const override { return "fuzz"; }
+
+ private:
+  std::array<float, 1024> zeros_{};
+  std::map<std::string_view, coluber::TensorView> by_name_;
+};
+
+const TinyWeights& weights_of(const coluber::ModelFamily& family) {
+  static const TinyWeights mamba("mamba"), mamba2("mamba2"), lfm2("lfm2"), minimax("minimax");
+  if (family.model_type == "mamba2") return mamba2;
+  if (family.model_type == "lfm2") return lfm2;
+  return family.model_type == "minimax" ? minimax : mamba;  // falcon_mamba has mamba's tensors
+}
+
+void load(const std::string& text, bool describe_only) {
+  static coluber::ThreadPool pool(1);
+  const coluber::Json json = coluber::parse_config(text, "fuzz");
+  const coluber::ModelFamily& family = coluber::find_family(json, "fuzz");
+  coluber::check_not_quantized(json, "fuzz");
+  coluber::EngineConfig config;
+  config.cache.mamba_block_size = config.max_model_len;
+  coluber::ModelLoadContext context{text, "fuzz", weights_of(family), config, pool, {}, describe_only};
+  const auto model = family.load(context);
+  if (model->info().vocab_size < 1 || model->info().layers.empty()) std::abort();
+  for (const coluber::AttentionLayerBase* layer : config.layers)
+    if (std::visit([](const auto& spec) { return spec.page_size_bytes(); }, layer->get_kv_cache_spec(config)) < 1)
+      std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  try {
+    load(text, true);
+    load(text, false);
+  } catch (const coluber::Error& error) {
+    if (error.code() == coluber::ErrorCode::kInternal) std::abort();
+  }
+  return 0;
+}

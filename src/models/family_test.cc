@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/family.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "formats/hf_config.h"
+
+namespace coluber {
+namespace {
+
+std::string family_of(const std::string& config) {
+  return find_family(parse_config(config, "config.json"), "config.json").model_type;
+}
+
+std::string refusal(const std::string& config) {
+  try {
+    const Json json = parse_config(config, "config.json");
+    find_family(json, "config.json");
+    check_not_quantized(json, "config.json");
+  } catch (const Error& error) {
+    EXPECT_NE(error.code(), ErrorCode::kInternal);
+    return error.what();
+  }
+  ADD_FAILURE() << "accepted: " << config;
+  return {};
+}
+
+TEST(Family, TheModelTypeComesFirstThenTheArchitectures) {
+  EXPECT_EQ(family_of(R"({"model_type": "mamba2", "architectures": ["Lfm2ForCausalLM"]})"), "mamba2");
+  EXPECT_EQ(family_of(R"({"model_type": "mine", "architectures": [7, "Other", "FalconMambaForCausalLM"]})"),
+            "falcon_mamba");
+  EXPECT_EQ(family_of(R"({"architectures": ["MiniMaxForCausalLM"]})"), "minimax");
+}
+
+TEST(Family, ARefusalNamesWhatWasFoundAndWhatIsKnown) {
+  for (const auto& [config, parts] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {R"({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]})", {"\"gpt2\"", "GPT2LMHeadModel"}},
+           {R"({})", {"model_type is missing", "none named"}},
+           {R"({"model_type": ["mamba"]})", {"should be a string", "array"}},
+           {R"({"architectures": "MambaForCausalLM"})", {"none named"}},
+           {R"({"d_model": 768, "ssm_cfg": {}})", {"mamba_ssm"}}}) {
+    const std::string message = refusal(config);
+    for (const std::string& part : parts)
+      EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+    for (const char* known : {"config.json", "mamba", "mamba2", "falcon_mamba", "lfm2", "minimax"})
+      EXPECT_NE(message.find(known), std::string::npos) << known << " in: " << message;
+  }
+}
+
+TEST(Family, LongNamesAreCutAndEscaped) {
+  const std::string message = refusal(R"({"model_type": ")" + std::string(100000, 'x') + R"(\u0007"})");
+  EXPECT_LT(message.size(), 1000u);
+}
+
+TEST(Family, QuantizedWeightsAreRefused) {
+  EXPECT_NE(refusal(R"({"model_type": "mamba", "quantization_config": {"quant_method": "bitsandbytes"}})")
+                .find("bitsandbytes"),
+            std::string::npos);
+  EXPECT_NE(refusal(R"({"model_type": "mamba", "quantization_config": 4})").find("not named"), std::string::npos);
+  EXPECT_NO_THROW(check_not_quantized(parse_config(R"({"quantization_config": null})", "c"), "c"));
+}
+
+}  // namespace
+}  // namespace coluber
