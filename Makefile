@@ -45,7 +45,9 @@ $(BUILD)/build.ninja: | $(BUILD)/.setup
 build: $(BUILD)/build.ninja
 	@cmake --build $(BUILD) -j $(JOBS) --target coluber_cli coluber_conformance
 
-run: build
+# Where the program is there already, what ninja says of its work would only stand before the text.
+run: $(BUILD)/build.ninja
+	@cmake --build $(BUILD) -j $(JOBS) --target coluber_cli $$([ ! -x $(CLI) ] || echo -- --quiet)
 	@printf '%s' "$$PROMPT"
 	@$(CLI) run --raw -p "$$PROMPT" -n 60 --seed $(SEED)
 
