@@ -23,7 +23,7 @@ namespace {
 
 struct Lfm2Config {
   int64_t vocab_size = 0, hidden_size = 0, num_hidden_layers = 0, max_position_embeddings = 0;
-  int64_t num_attention_heads = 0, num_key_value_heads = 0, conv_l_cache = 0;
+  int64_t num_attention_heads = 0, num_key_value_heads = 0, head_dim = 0, conv_l_cache = 0;
   int64_t intermediate_size = 0, block_multiple_of = 0;
   double block_ffn_dim_multiplier = 0, norm_eps = 0;
   bool block_auto_adjust_ff_dim = true, conv_bias = false, tie_word_embeddings = true;
@@ -32,7 +32,6 @@ struct Lfm2Config {
 
   bool is_attention(int64_t layer) const { return layer_types[static_cast<size_t>(layer)] == "full_attention"; }
 
-  int64_t head_dim() const { return hidden_size / num_attention_heads; }
   // The width that the weights have: two thirds, scaled, rounded up, unless the config says that its number is final.
   int64_t ffn_size() const {
     if (!block_auto_adjust_ff_dim) return intermediate_size;
@@ -69,6 +68,7 @@ Lfm2Config read_config(const std::string& text, const std::string& path) {
       .required("num_hidden_layers", &c.num_hidden_layers, layers_bound())
       .required("num_attention_heads", &c.num_attention_heads, heads_bound());
   fields.optional("num_key_value_heads", &c.num_key_value_heads, c.num_attention_heads, heads_bound())
+      .optional("head_dim", &c.head_dim, std::max<int64_t>(c.hidden_size / c.num_attention_heads, 1), head_dim_bound())
       .required("intermediate_size", &c.intermediate_size, width_bound())
       .optional("block_multiple_of", &c.block_multiple_of, 256, width_bound())
       .optional("block_ffn_dim_multiplier", &c.block_ffn_dim_multiplier, 1.0, between(1e-3, 1e3))
@@ -79,7 +79,7 @@ Lfm2Config read_config(const std::string& text, const std::string& path) {
       .optional("norm_eps", &c.norm_eps, 1e-5, positive_finite())
       .optional("tie_word_embeddings", &c.tie_word_embeddings, true);
   read_layer_types(fields, c);
-  c.rope = read_rope_parameters(fields, 1000000.0, c.hidden_size / c.num_attention_heads);
+  c.rope = read_rope_parameters(fields, 1000000.0, c.head_dim);
   fields
       .check([&] { return static_cast<int64_t>(c.layer_types.size()) == c.num_hidden_layers; },
              "layer_types must name num_hidden_layers layers")
@@ -87,7 +87,10 @@ Lfm2Config read_config(const std::string& text, const std::string& path) {
              fmt::format("the width of the MLP (block_ffn_dim_multiplier * 2/3 * intermediate_size, rounded up to "
                          "block_multiple_of) must be from 1 to {}",
                          kMostWidth))
-      .check([&] { return c.hidden_size % c.num_attention_heads == 0; }, "num_attention_heads must divide hidden_size")
+      .check([&] { return fields.has("head_dim") || c.hidden_size % c.num_attention_heads == 0; },
+             "num_attention_heads must divide hidden_size")
+      .check([&] { return c.num_attention_heads * c.head_dim <= kMostWidth; },
+             fmt::format("num_attention_heads * head_dim must be at most {}", kMostWidth))
       .check([&] { return c.num_attention_heads % c.num_key_value_heads == 0; },
              "num_key_value_heads must divide num_attention_heads")
       .finish();
@@ -99,7 +102,7 @@ AttentionConfig attention_config(const Lfm2Config& c) {
   attention.hidden_size = c.hidden_size;
   attention.num_heads = c.num_attention_heads;
   attention.num_kv_heads = c.num_key_value_heads;
-  attention.head_dim = c.head_dim();
+  attention.head_dim = c.head_dim;
   attention.rope = c.rope;
   attention.qk_norm_eps = c.norm_eps;
   attention.out_proj = "out_proj";

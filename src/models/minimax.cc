@@ -31,6 +31,7 @@ struct MiniMaxConfig {
   int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, num_hidden_layers = 0, max_position_embeddings = 0;
   int64_t num_attention_heads = 0, num_key_value_heads = 0, head_dim = 0;
   int64_t num_local_experts = 0, num_experts_per_tok = 0;
+  std::optional<int64_t> sliding_window;
   double rms_norm_eps = 0;
   std::optional<bool> tie_word_embeddings;
   ResidualScale linear_attn, full_attn, mlp;
@@ -64,6 +65,7 @@ MiniMaxConfig read_config(const std::string& text, const std::string& path) {
       .optional("num_local_experts", &c.num_local_experts, 8, experts_bound())
       .optional("num_experts_per_tok", &c.num_experts_per_tok, 2, positive())
       .optional("max_position_embeddings", &c.max_position_embeddings, 4096 * 32, positive())
+      .optional("sliding_window", &c.sliding_window, positive())
       .optional("rms_norm_eps", &c.rms_norm_eps, 1e-5, positive_finite())
       .optional("tie_word_embeddings", &c.tie_word_embeddings)
       .optional("hidden_act", &c.hidden_act, "silu", one_of({"silu", "swish"}))
@@ -71,7 +73,7 @@ MiniMaxConfig read_config(const std::string& text, const std::string& path) {
   read_residual_scales(fields, c);
   if (c.layer_types.empty() && fields.ok())
     for (int64_t i = 0; i < c.num_hidden_layers; ++i)
-      c.layer_types.push_back(i % 2 == 0 ? "linear_attention" : "full_attention");
+      c.layer_types.push_back(i % 2 == 0 ? "full_attention" : "linear_attention");  // transformers' default
   c.rope = read_rope_parameters(fields, 1000000.0, c.head_dim);
   fields
       .check([&] { return static_cast<int64_t>(c.layer_types.size()) == c.num_hidden_layers; },
@@ -80,6 +82,9 @@ MiniMaxConfig read_config(const std::string& text, const std::string& path) {
              fmt::format("num_attention_heads * head_dim must be at most {}", kMostWidth))
       .check([&] { return c.num_attention_heads % c.num_key_value_heads == 0; },
              "num_key_value_heads must divide num_attention_heads")
+      .check([&] { return c.sliding_window.value_or(c.max_position_embeddings) >= c.max_position_embeddings; },
+             "sliding_window must be null or at least max_position_embeddings: attention to a part of the past is not "
+             "supported")
       .check([&] { return c.num_experts_per_tok <= c.num_local_experts; },
              "num_experts_per_tok must be at most num_local_experts")
       .finish();

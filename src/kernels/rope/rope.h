@@ -41,7 +41,10 @@ struct RopeConfig {
   int64_t original_max_position_embeddings = 0;           // llama3, yarn
   double beta_fast = 32.0;                                // yarn
   double beta_slow = 1.0;                                 // yarn
-  std::optional<double> attention_factor = std::nullopt;  // yarn; unset: 0.1 ln(factor) + 1
+  std::optional<double> attention_factor = std::nullopt;  // yarn; unset: m(mscale) / m(mscale_all_dim) where both are
+  double mscale = 0.0;                                    // set, else m(1), with m(s) = 0.1 s ln(factor) + 1
+  double mscale_all_dim = 0.0;                            // yarn; 0: unset
+  bool truncate = true;                                   // yarn: the ramp starts and ends at whole dimensions
 };
 
 struct RopeFrequencies {

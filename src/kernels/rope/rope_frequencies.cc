@@ -39,6 +39,9 @@ std::string problems_of(const RopeConfig& config, int64_t head_dim) {
         fmt::format("beta_slow {} must be positive and at most beta_fast {}", config.beta_slow, config.beta_fast));
     expect(!config.attention_factor || finite_positive(*config.attention_factor),
            "attention_factor: expected a positive number");
+    for (double mscale : {config.mscale, config.mscale_all_dim})
+      expect(std::isfinite(mscale) && mscale >= 0,
+             fmt::format("mscale and mscale_all_dim: expected a positive number, or 0 for none, found {}", mscale));
   }
   return problems;
 }
@@ -68,13 +71,27 @@ void scale_yarn(const RopeConfig& config, std::vector<double>& frequencies) {
            std::log(static_cast<double>(config.original_max_position_embeddings) / (turns * 2.0 * std::numbers::pi)) /
            (2.0 * std::log(config.theta));
   };
-  const double low = std::max(std::floor(dimension_of(config.beta_fast)), 0.0);
-  double high = std::min(std::ceil(dimension_of(config.beta_slow)), dim - 1.0);
+  double low = dimension_of(config.beta_fast);
+  double high = dimension_of(config.beta_slow);
+  if (config.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1.0);
   if (low == high) high += 0.001;
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const double stretched = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
     frequencies[i] = frequencies[i] / config.factor * stretched + frequencies[i] * (1.0 - stretched);
   }
+}
+
+// Stretched positions flatten the softmax; queries and keys grow with the factor to make up for it.
+double yarn_attention_factor(const RopeConfig& config) {
+  if (config.attention_factor) return *config.attention_factor;
+  auto magnitude = [&](double mscale) { return 0.1 * mscale * std::log(config.factor) + 1.0; };
+  if (config.mscale > 0 && config.mscale_all_dim > 0) return magnitude(config.mscale) / magnitude(config.mscale_all_dim);
+  return magnitude(1.0);
 }
 
 }  // namespace
@@ -107,7 +124,7 @@ RopeFrequencies rope_frequencies(const RopeConfig& config, int64_t head_dim) {
       break;
     case RopeType::kYarn:
       scale_yarn(config, result.frequencies);
-      result.attention_factor = config.attention_factor.value_or(0.1 * std::log(config.factor) + 1.0);
+      result.attention_factor = yarn_attention_factor(config);
       break;
   }
   return result;

@@ -139,6 +139,38 @@ TEST(RopeFrequencies, YarnRampsBetweenKeptAndStretched) {
   EXPECT_DOUBLE_EQ(scaled.frequencies[46], plain[46] / 4.0);
 }
 
+TEST(RopeFrequencies, YarnTakesItsMagnitudeFromTheMostParticularField) {
+  RopeConfig config{.type = RopeType::kYarn,
+                    .theta = 10000.0,
+                    .rotary_dim = 128,
+                    .factor = 4.0,
+                    .original_max_position_embeddings = 4096};
+  config.mscale = 1.0;  // one of the pair alone says nothing
+  EXPECT_NEAR(rope_frequencies(config, 128).attention_factor, 0.1 * std::log(4.0) + 1.0, 1e-12);
+  config.mscale_all_dim = 0.5;
+  EXPECT_NEAR(rope_frequencies(config, 128).attention_factor, (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1),
+              1e-12);
+  config.attention_factor = 1.25;
+  EXPECT_EQ(rope_frequencies(config, 128).attention_factor, 1.25);
+}
+
+TEST(RopeFrequencies, YarnRampsBetweenPartsOfADimensionWithoutTruncation) {
+  const auto plain = rope_frequencies({.rotary_dim = 128}, 128).frequencies;
+  RopeConfig config{.type = RopeType::kYarn,
+                    .theta = 10000.0,
+                    .rotary_dim = 128,
+                    .factor = 4.0,
+                    .original_max_position_embeddings = 4096};
+  config.truncate = false;
+  const auto scaled = rope_frequencies(config, 128).frequencies;
+  const double low = 64 * std::log(4096 / (32 * 2 * std::numbers::pi)) / std::log(10000.0);
+  const double high = 64 * std::log(4096 / (2 * std::numbers::pi)) / std::log(10000.0);
+  for (size_t i : {21, 33, 45}) {
+    const double stretched = (static_cast<double>(i) - low) / (high - low);
+    EXPECT_NEAR(scaled[i] / plain[i], 1 - 0.75 * stretched, 1e-12) << i;
+  }
+}
+
 TEST(RopeFrequencies, SenselessFieldsAreAllNamed) {
   try {
     rope_frequencies({.type = RopeType::kLlama3, .theta = -1.0, .rotary_dim = 7, .factor = 0.5}, 8);
