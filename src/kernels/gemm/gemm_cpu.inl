@@ -1,237 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products on packed panels. One register tile serves everything: kRows rows of A times kVectors vectors of
-// outputs, over a range of k. A few rows (kDirectRows) run it over all of K straight from the packed weight; more rows
-// run it over blocks of K whose panel slice, widened to float32 once, stays in the first-level cache, with the sums
-// between blocks in scratch (exact, so the chain over k is the same).
+// Matrix products on packed panels. Very few rows (kDirectRows) run one register tile over all of K straight from the
+// packed weight. More rows are packed into the order in which tiles read them and K is cut into blocks, with the sums
+// between blocks in scratch (exact, so the chain over k is the same). A few rows (kFewRows) still read the panel in
+// place, widening in registers, in blocks so short that the tiles beside and below find them in the first-level cache.
+// For many rows a block is first widened to float32 and cut into tile columns, each of which stays in the first-level
+// cache while the tiles below it run.
+#include "kernels/gemm/gemm_tile.inl"
+#include "kernels/simd/transpose.inl"
 
 inline constexpr bool kWide = kLanes == 16;
-inline constexpr int kTileRows = 6;  // 6 x 64 or 6 x 16: 24 or 12 accumulators
-inline constexpr int kTileVectors = kWide ? 4 : 2;
+// 12 x 32 or 6 x 16: 24 or 12 accumulators. High and narrow, so that a tile column of kBlockK fits the first-level
+// cache (24 or 16 KiB) beside the rows that stream past it from the second.
+inline constexpr int kTileRows = kWide ? 12 : 6;
+inline constexpr int kTileVectors = 2;
 inline constexpr int kPanelVectors = PackedMatrix::kPanel / kLanes;
 inline constexpr int kStepVectors = PackedMatrix::kPanelStep / kLanes;  // the tile of the last, narrower panel
-inline constexpr int kDirectRows = kWide ? kTileRows : 1;               // that fit beside kPanelVectors in registers
-inline constexpr int64_t kBlockK =
-    256;  // at most: 64 KiB of panel in the second-level cache, or 16 KiB of tile column in the first
-inline constexpr int64_t kBlockRows = 510;
+inline constexpr int kDirectRows = kWide ? 6 : 1;                       // that fit beside kPanelVectors in registers
+inline constexpr int64_t kFewRows = kWide ? 24 : 12;
+inline constexpr int64_t kBlockK = kWide ? 192 : 256;
+inline constexpr int64_t kShortBlockBytes = 12 << 10;  // of a panel
+inline constexpr int64_t kBlockTiles = kWide ? 16 : 32;
 inline constexpr int64_t kPrefetchBytes = 2048;
 
-// The kinds of weight. `kElements`: stored elements that one step over k takes per output.
-struct WeightF32 {
-  using A = float;
-  using Element = float;
-  static constexpr int kElements = 1;
-};
-struct WeightF16 {
-  using A = float;
-  using Element = uint16_t;
-  static constexpr int kElements = 1;
-};
-struct WeightBf16 {
-  using A = float;
-  using Element = uint16_t;
-  static constexpr int kElements = 2;
-};
-struct WeightBf16Dot {  // A in pairs too; k counts pairs
-  using A = uint32_t;
-  using Element = uint16_t;
-  static constexpr int kElements = 2;
-};
-
-template <typename W>
-struct Panel {
-  const typename W::Element* data;
-  int64_t width;  // outputs between successive k
-};
-
-template <typename W, int kRows, int kVectors>
-struct Tile {
-  Vec sum[kRows][kVectors];
-
-  // All loops over the sums are unrolled: an array that is indexed by a variable would live in memory.
-  COLUBER_INLINE void clear() {
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = zero();
-    }
+// Tiles come in three heights; the rows that one has too many are zeros and are not written.
+inline constexpr int kHeights[] = {kTileRows - 4, kTileRows - 2, kTileRows};
+inline int tile_height(int64_t rows) {
+  for (int height : kHeights) {
+    if (rows <= height) return height;
   }
-
-  COLUBER_INLINE void add(const float* a, int64_t lda, int64_t k, int v, Vec w) {
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) sum[r][v] = fma(set1(a[r * lda + k]), w, sum[r][v]);
-  }
-
-  static COLUBER_INLINE auto load_weights(const typename W::Element* at) {
-    if constexpr (std::is_same_v<W, WeightF32>) {
-      return load(at);
-    } else if constexpr (std::is_same_v<W, WeightF16>) {
-      return load_f16(at);
-    } else {
-      return load_bf16_pairs(at);
-    }
-  }
-
-  // One step: every vector of outputs, one k (a pair for bfloat16).
-  template <bool kSecond>
-  COLUBER_INLINE void step(const typename W::A* a, int64_t lda, int64_t k, const typename W::Element* w) {
-    if constexpr (std::is_same_v<W, WeightBf16>) {
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        const VecPairs pairs = load_weights(w + v * kLanes * 2);
-        add(a, lda, k, v, first_of_pairs(pairs));
-        if constexpr (kSecond) add(a, lda, k + 1, v, second_of_pairs(pairs));
-      }
-    } else {
-      // In this order one register holds an element of A at a time; the other order keeps all rows' and spills on AVX2.
-      decltype(load_weights(w)) weights[kVectors];
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) weights[v] = load_weights(w + v * kLanes * W::kElements);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
-          if constexpr (std::is_same_v<W, WeightBf16Dot>) {
-            sum[r][v] = dot_bf16(sum[r][v], set1_bf16_pair(a[r * lda + k]), weights[v]);
-          } else {
-            sum[r][v] = fma(set1(a[r * lda + k]), weights[v], sum[r][v]);
-          }
-        }
-      }
-    }
-  }
-
-  // `kStream`: the panel comes from memory, in order.
-  template <bool kStream>
-  COLUBER_INLINE void multiply(const typename W::A* a, int64_t lda, int64_t count, Panel<W> panel) {
-    constexpr int kPerStep = std::is_same_v<W, WeightBf16> ? 2 : 1;
-    constexpr int kLine = 64 / static_cast<int>(sizeof(typename W::Element));
-    const typename W::Element* w = panel.data;
-    const int64_t advance = panel.width * W::kElements;
-    int64_t k = 0;
-    for (; k + kPerStep <= count; k += kPerStep, w += advance) {
-      if constexpr (kStream) {
-#pragma GCC unroll 8
-        for (int i = 0; i < kVectors * kLanes * W::kElements; i += kLine) {
-          prefetch(reinterpret_cast<const char*>(w + i) + kPrefetchBytes);
-        }
-      }
-      step<true>(a, lda, k, w);
-    }
-    if (k < count) step<false>(a, lda, k, w);
-  }
-
-  COLUBER_INLINE void load_partial(const float* partial) {
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = load(partial + r * PackedMatrix::kPanel + v * kLanes);
-    }
-  }
-  COLUBER_INLINE void store_partial(float* partial) const {
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) store(partial + r * PackedMatrix::kPanel + v * kLanes, sum[r][v]);
-    }
-  }
-
-  // C is far apart and often in no cache: its lines are asked for before the products that fill them.
-  static COLUBER_INLINE void prefetch_output(const GemmArgs& args, int64_t row, int64_t column) {
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-      for (int x = 0; x < kVectors * kLanes; x += 16) prefetch_write(args.c + (row + r) * args.ldc + column + x);
-    }
-  }
-  // To rows from `row`, columns from `column`.
-  COLUBER_INLINE void finish(const GemmArgs& args, int64_t row, int64_t column) {
-    float* c = args.c + row * args.ldc + column;
-    const int64_t columns = args.w->n() - column;
-    const float* bias = args.bias == nullptr ? nullptr : args.bias + column;
-    if (columns < kVectors * kLanes) return finish_narrow(args, c, bias, columns);
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const Vec b = bias == nullptr ? zero() : load(bias + v * kLanes);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        float* at = c + r * args.ldc + v * kLanes;
-        Vec x = bias == nullptr ? sum[r][v] : sum[r][v] + b;
-        if (args.accumulate) x = x + load(at);
-        store(at, x);
-      }
-    }
-  }
-  void finish_narrow(const GemmArgs& args, float* c, const float* bias, int64_t columns) const {
-    for (int v = 0; v * kLanes < columns; ++v) {
-      const int n = static_cast<int>(std::min<int64_t>(kLanes, columns - v * kLanes));
-      for (int r = 0; r < kRows; ++r) {
-        float* at = c + r * args.ldc + v * kLanes;
-        Vec x = sum[r][v];
-        if (bias != nullptr) x = x + load_n(bias + v * kLanes, n);
-        if (args.accumulate) x = x + load_n(at, n);
-        store_n(at, x, n);
-      }
-    }
-  }
-};
-
-// A slice of the product for one call of a tile.
-template <typename W>
-struct Slice {
-  const GemmArgs* args;
-  const typename W::A* a;  // first row of the tile, first k of the block
-  int64_t lda;
-  int64_t count;  // of k, or of pairs
-  Panel<W> panel;
-  int64_t row, column;
-  float* partial;  // [kTileRows, kPanel]; used where the block is not the whole of K
-  bool begins, ends;
-};
-
-template <typename W, int kRows, int kVectors, bool kStream>
-void run_tile(const Slice<W>& s) {
-  Tile<W, kRows, kVectors> tile;
-  if (s.begins) {
-    tile.clear();
-  } else {
-    tile.load_partial(s.partial);
-  }
-  if (s.ends) tile.prefetch_output(*s.args, s.row, s.column);
-  tile.template multiply<kStream>(s.a, s.lda, s.count, s.panel);
-  if (s.ends) {
-    tile.finish(*s.args, s.row, s.column);
-  } else {
-    tile.store_partial(s.partial);
-  }
+  return kTileRows;
 }
 
 template <typename W, int kVectors, bool kStream>
-void run_rows(const Slice<W>& slice, int64_t rows) {
-  static_assert(kTileRows == 6);
-  switch (rows) {
-    case 1:
-      return run_tile<W, 1, kVectors, kStream>(slice);
-    case 2:
-      return run_tile<W, 2, kVectors, kStream>(slice);
-    case 3:
-      return run_tile<W, 3, kVectors, kStream>(slice);
-    case 4:
-      return run_tile<W, 4, kVectors, kStream>(slice);
-    case 5:
-      return run_tile<W, 5, kVectors, kStream>(slice);
+void run_packed(const Slice<W>& slice, int height) {
+  using A = typename W::A;
+  switch (height) {
+    case kHeights[0]:
+      return run_tile<W, kHeights[0], kVectors, kStream>(slice, PackedRows<A, kHeights[0]>{slice.a});
+    case kHeights[1]:
+      return run_tile<W, kHeights[1], kVectors, kStream>(slice, PackedRows<A, kHeights[1]>{slice.a});
     default:
-      return run_tile<W, 6, kVectors, kStream>(slice);
+      return run_tile<W, kHeights[2], kVectors, kStream>(slice, PackedRows<A, kHeights[2]>{slice.a});
   }
 }
 
-// A, or its pairs: row r of the block of k that begins at k0 lies at a + k0 / block_k * block_stride + r * lda.
+// Very few rows, as they lie.
+template <typename W, int kVectors, bool kStream>
+void run_strided(const Slice<W>& slice) {
+  const StridedRows<typename W::A> rows{slice.a, slice.lda};
+  if constexpr (kDirectRows > 1) {
+    switch (slice.rows) {
+      case 2:
+        return run_tile<W, 2, kVectors, kStream>(slice, rows);
+      case 3:
+        return run_tile<W, 3, kVectors, kStream>(slice, rows);
+      case 4:
+        return run_tile<W, 4, kVectors, kStream>(slice, rows);
+      case 5:
+        return run_tile<W, 5, kVectors, kStream>(slice, rows);
+      case 6:
+        return run_tile<W, 6, kVectors, kStream>(slice, rows);
+      default:
+        break;
+    }
+  }
+  run_tile<W, 1, kVectors, kStream>(slice, rows);
+}
+
+// A as the caller has it, or its pairs.
 template <typename W>
 struct Operand {
   const typename W::A* a;
   int64_t lda;
   int64_t k;  // K, or the number of pairs
-  int64_t block_k;
-  int64_t block_stride;
 };
 
 template <typename W>
@@ -249,19 +90,22 @@ void run_direct(const GemmArgs& args, const Operand<W>& operand, ThreadPool& poo
                                             std::max<int64_t>(w.num_panels() / (4 * pool.size()), 1));
   pool.parallel_for(w.num_panels(), grain, [&](int64_t begin, int64_t end, int) {
     for (int64_t p = begin; p < end; ++p) {
-      Slice<W> slice = {&args,   operand.a, operand.lda, operand.k, panel_of<W>(w, p), 0, p * PackedMatrix::kPanel,
-                        nullptr, true,      true};
+      Slice<W> slice;
+      slice.args = &args;
+      slice.a = operand.a;
+      slice.lda = operand.lda;
+      slice.count = operand.k;
+      slice.panel = panel_of<W>(w, p);
+      slice.ahead = kPrefetchBytes;
+      slice.column = p * PackedMatrix::kPanel;
+      slice.rows = static_cast<int>(args.m);
       if (slice.panel.width == PackedMatrix::kPanel) {
-        if constexpr (kDirectRows == 1) {
-          run_tile<W, 1, kPanelVectors, true>(slice);
-        } else {
-          run_rows<W, kPanelVectors, true>(slice, args.m);
-        }
+        run_strided<W, kPanelVectors, true>(slice);
         continue;
       }
       const int64_t width = slice.panel.width;
       for (int64_t j = 0; j < width; j += PackedMatrix::kPanelStep) {
-        run_rows<W, kStepVectors, false>(slice, args.m);
+        run_strided<W, kStepVectors, false>(slice);
         slice.panel.data += PackedMatrix::kPanelStep * W::kElements;
         slice.column += PackedMatrix::kPanelStep;
       }
@@ -269,151 +113,195 @@ void run_direct(const GemmArgs& args, const Operand<W>& operand, ThreadPool& poo
   });
 }
 
-// `count` of k of a panel as float32, cut into tile columns: [width / columns][count][columns].
+// `count` of k of a panel, cut into tile columns: [width / columns][count][columns], as float32 or, for bf16 dots, the
+// pairs as they are.
 template <typename Stored>
 void widen_block(Panel<Stored> panel, int64_t count, int64_t columns, float* out) {
-  constexpr bool kPairs = Stored::kElements == 2;
-  for (int64_t j = 0; j < panel.width; j += columns, out += count * columns) {
-    const typename Stored::Element* from = panel.data + j * Stored::kElements;
-    for (int64_t i = 0; i < count; i += kPairs ? 2 : 1, from += panel.width * Stored::kElements) {
-      float* to = out + i * columns;
-      prefetch(reinterpret_cast<const char*>(from) + kPrefetchBytes);
-      for (int64_t x = 0; x < columns; x += kLanes) {
+  constexpr bool kTwo = std::is_same_v<Stored, WeightBf16>;
+  for (int64_t i = 0; i < count; i += kTwo ? 2 : 1) {
+    const typename Stored::Element* from = panel.data + i / (kTwo ? 2 : 1) * panel.width * Stored::kElements;
+    float* to = out + i * columns;
+    for (int64_t j = 0; j < panel.width; j += columns, to += count * columns) {
+      for (int64_t x = j; x < j + columns; x += kLanes) {
+        float* at = to + (x - j);
+        const auto* element = from + x * Stored::kElements;
+        prefetch(reinterpret_cast<const char*>(element) + kPrefetchBytes);
         if constexpr (std::is_same_v<Stored, WeightF32>) {
-          store(to + x, load(from + x));
-        } else if constexpr (!kPairs) {
-          store(to + x, load_f16(from + x));
+          store(at, load(element));
+        } else if constexpr (std::is_same_v<Stored, WeightF16>) {
+          store(at, load_f16(element));
+        } else if constexpr (std::is_same_v<Stored, WeightBf16Dot>) {
+          store(at, load(reinterpret_cast<const float*>(element)));
         } else {
-          const VecPairs pairs = load_bf16_pairs(from + 2 * x);
-          store(to + x, first_of_pairs(pairs));
-          if (i + 1 < count) store(to + columns + x, second_of_pairs(pairs));
+          const VecPairs pairs = load_bf16_pairs(element);
+          store(at, first_of_pairs(pairs));
+          if (i + 1 < count) store(at + columns, second_of_pairs(pairs));
         }
       }
     }
   }
 }
 
-struct BlockScratch {
-  float* widened;  // [kBlockK, kPanel]
-  float* partial;  // [block rows, kPanel]
+// How the rows and K of a product are cut, and A packed accordingly: [block of k][tile][k][height].
+template <typename W>
+struct Blocking {
+  int64_t m, k;
+  int64_t block_k;
+  int64_t tiles;
+  int height, last_height;
+  const typename W::A* a = nullptr;
+
+  Blocking(int64_t rows, int64_t depth, int64_t longest) : m(rows), k(depth) {
+    const int64_t blocks = (k + longest - 1) / longest;
+    block_k = ((k + blocks - 1) / blocks + 1) / 2 * 2;
+    tiles = (m + kTileRows - 1) / kTileRows;
+    // A few rows make tiles of equal height: 14 are 8 and 8, not 12 and 8.
+    height = m <= kFewRows ? tile_height((m + tiles - 1) / tiles) : kTileRows;
+    last_height = tile_height(m - (tiles - 1) * height);
+  }
+  int64_t blocks() const { return (k + block_k - 1) / block_k; }
+  int64_t padded_rows() const { return (tiles - 1) * height + last_height; }
+  int height_of(int64_t tile) const { return tile + 1 == tiles ? last_height : height; }
+  int64_t place(int64_t block, int64_t tile) const { return (block * padded_rows() + tile * height) * block_k; }
+
+  void pack_tile(const Operand<W>& from, int64_t block, int64_t tile, typename W::A* to) const {
+    const int64_t first = tile * height, k0 = block * block_k, count = std::min(block_k, k - k0);
+    const int64_t rows = std::min<int64_t>(height_of(tile), m - first);
+    auto* out = reinterpret_cast<float*>(to + place(block, tile));
+    if (rows < height_of(tile)) std::memset(out, 0, static_cast<size_t>(count * height_of(tile)) * sizeof(float));
+    transpose_into(reinterpret_cast<const float*>(from.a + first * from.lda + k0), from.lda, rows, count, out,
+                   height_of(tile));
+  }
+  void pack(const Operand<W>& from, ThreadPool& pool, Workspace& workspace) {
+    constexpr int64_t kElements = 16 << 10;  // a few microseconds
+    auto* to = workspace.take<typename W::A>(blocks() * block_k * padded_rows());
+    const int64_t grain = std::max<int64_t>(1, kElements / (height * k));
+    pool.parallel_for(tiles, grain, [&](int64_t begin, int64_t end, int) {
+      for (int64_t tile = begin; tile < end; ++tile) {
+        for (int64_t block = 0; block < blocks(); ++block) pack_tile(from, block, tile, to);
+      }
+    });
+    a = to;
+  }
 };
 
 // Asks for the memory of the block after this one, a little with each tile: it arrives while the tiles multiply.
 class Fetcher {
  public:
   Fetcher(const void* from, int64_t bytes, int64_t tiles)
-      : at_(static_cast<const char*>(from)), lines_(std::min((bytes / 64 + tiles - 1) / tiles, kMostLines)) {}
+      : at_(static_cast<const char*>(from)), lines_((bytes / 64 + tiles - 1) / tiles) {}
   COLUBER_INLINE void fetch() {
     for (int64_t i = 0; i < lines_; ++i, at_ += 64) prefetch_l2(at_);
   }
 
  private:
-  static constexpr int64_t kMostLines = 128;
   const char* at_;
   int64_t lines_;
 };
 
-// Rows row_begin..row_end of one panel. `W` is what the tile multiplies, `Stored` what the panel holds.
-template <typename Stored, typename W>
-void run_block(const GemmArgs& args, const Operand<W>& operand, int64_t p, int64_t row_begin, int64_t row_end,
+struct BlockScratch {
+  float* widened;  // [kBlockK, kPanel]
+  float* partial;  // [tile column][tile][kTileRows, a tile's columns]
+};
+
+// The tiles of one tile column in a block of k. `kStream`: the first of them asks for the same column of the next
+// block.
+template <typename W, int kVectors, bool kStream>
+void run_column(Slice<W> slice, const Blocking<W>& blocking, int64_t block, int64_t tile_begin, int64_t tile_end,
+                Fetcher& fetcher) {
+  const int64_t tile_sums = kTileRows * kVectors * kLanes;
+  for (int64_t tile = tile_begin; tile < tile_end; ++tile, slice.partial += tile_sums) {
+    slice.a = blocking.a + blocking.place(block, tile);
+    slice.row = tile * blocking.height;
+    const int height = blocking.height_of(tile);
+    fetcher.fetch();
+    slice.rows = static_cast<int>(std::min<int64_t>(height, blocking.m - slice.row));
+    if (kStream && tile == tile_begin) {
+      run_packed<W, kVectors, kStream>(slice, height);
+    } else {
+      run_packed<W, kVectors, false>(slice, height);
+    }
+  }
+}
+
+// Tiles tile_begin..tile_end of one panel. `W` is what the tile multiplies, `Stored` what the panel holds; where they
+// are the same and the rows few, the panel is read in place.
+template <typename Stored, typename W, bool kInPlace>
+void run_block(const GemmArgs& args, const Blocking<W>& blocking, int64_t p, int64_t tile_begin, int64_t tile_end,
                BlockScratch scratch) {
-  // On AVX2 a tile column of the packed panel would touch a quarter of the cache's sets: it is copied out.
-  constexpr bool kInPlace = std::is_same_v<Stored, W> && (kWide || std::is_same_v<W, WeightBf16Dot>);
   constexpr int64_t kDepth = std::is_same_v<Stored, WeightBf16> ? 2 : 1;  // of k in a stored row
   const Panel<Stored> stored = panel_of<Stored>(*args.w, p);
   const bool whole = stored.width == PackedMatrix::kPanel;
   const int64_t columns = whole ? kTileVectors * kLanes : PackedMatrix::kPanelStep;
-  // Tiles of equal height: 8 rows are 4 and 4, not 6 and 2.
-  const int64_t rows_of_tiles = (row_end - row_begin + kTileRows - 1) / kTileRows;
-  const int64_t height = (row_end - row_begin + rows_of_tiles - 1) / rows_of_tiles;
-  const int64_t tiles = rows_of_tiles * (stored.width / columns);
-  for (int64_t k = 0; k < operand.k; k += operand.block_k) {
-    const int64_t count = std::min(operand.block_k, operand.k - k);
-    const typename Stored::Element* block = stored.data + k / kDepth * stored.width * Stored::kElements;
-    const int64_t elements = count / kDepth * stored.width * Stored::kElements;
-    Fetcher fetcher(block + elements, elements * static_cast<int64_t>(sizeof(*block)), tiles);
-    if constexpr (!kInPlace) widen_block<Stored>({block, stored.width}, count, columns, scratch.widened);
-    const typename W::A* a = operand.a + k / operand.block_k * operand.block_stride;
+  const int64_t column_sums = (tile_end - tile_begin) * kTileRows * columns;
+  for (int64_t block = 0; block < blocking.blocks(); ++block) {
+    const int64_t k = block * blocking.block_k, count = std::min(blocking.block_k, blocking.k - k);
+    const typename Stored::Element* data = stored.data + k / kDepth * stored.width * Stored::kElements;
+    // The next block of k, or the next panel's first.
+    const int64_t bytes = (count + kDepth - 1) / kDepth * stored.width * Stored::kElements *
+                          static_cast<int64_t>(sizeof(typename Stored::Element));
+    Fetcher fetcher(reinterpret_cast<const char*>(data) + bytes, kInPlace && whole ? 0 : bytes,
+                    (tile_end - tile_begin) * (stored.width / columns));
+    if constexpr (!kInPlace) widen_block<Stored>({data, stored.width}, count, columns, scratch.widened);
     for (int64_t j = 0; j < stored.width; j += columns) {
-      Slice<W> slice = {&args,   nullptr, operand.lda,           count, {}, 0, p * PackedMatrix::kPanel + j,
-                        nullptr, k == 0,  k + count == operand.k};
+      Slice<W> slice;
+      slice.args = &args;
+      slice.count = count;
       if constexpr (kInPlace) {
-        slice.panel = {block + j * W::kElements, stored.width};
+        slice.panel = {data + j * W::kElements, stored.width};
       } else {
-        slice.panel = {scratch.widened + j * count, columns};
+        slice.panel = {reinterpret_cast<const typename W::Element*>(scratch.widened + j * count), columns};
       }
-      for (int64_t row = row_begin; row < row_end; row += height) {
-        slice.a = a + row * operand.lda;
-        slice.row = row;
-        slice.partial = scratch.partial + (row - row_begin) * PackedMatrix::kPanel + j;
-        const int64_t rows = std::min(height, row_end - row);
-        fetcher.fetch();
-        if (!whole) {
-          run_rows<W, kStepVectors, false>(slice, rows);
-        } else if (kInPlace && row == row_begin) {
-          run_rows<W, kTileVectors, kInPlace>(slice, rows);  // the first to read the block
-        } else {
-          run_rows<W, kTileVectors, false>(slice, rows);
-        }
+      slice.ahead = bytes;
+      slice.column = p * PackedMatrix::kPanel + j;
+      slice.partial = scratch.partial + j / columns * column_sums;
+      slice.begins = block == 0;
+      slice.ends = block + 1 == blocking.blocks();
+      if (whole) {
+        run_column<W, kTileVectors, kInPlace>(slice, blocking, block, tile_begin, tile_end, fetcher);
+      } else {
+        run_column<W, kStepVectors, false>(slice, blocking, block, tile_begin, tile_end, fetcher);
       }
     }
   }
 }
 
-// Cuts K into equal blocks and, where A is read often, copies it so that what a tile reads lies together: rows of 4 KiB
-// and more apart cost every tile its first touches (measured: 8 % of the time).
-template <typename W>
-Operand<W> make_blocks(const Operand<W>& whole, int64_t m, int64_t panels, ThreadPool& pool, Workspace& workspace) {
-  constexpr int64_t kFewestPanels = 4;
-  // With few rows each widened value is read so seldom that it must still be in the first-level cache
-  // (measured on bfloat16, 8 rows: 1.5 times the speed).
-  constexpr int64_t kFewRows = 4 * kTileRows, kShortBlockK = 64;
-  const int64_t longest = m <= kFewRows ? kShortBlockK : kBlockK;
-  const int64_t blocks = (whole.k + longest - 1) / longest;
-  const int64_t block_k = ((whole.k + blocks - 1) / blocks + 1) / 2 * 2;
-  if (panels < kFewestPanels || blocks == 1 || m <= kFewRows) return {whole.a, whole.lda, whole.k, block_k, block_k};
-  using A = typename W::A;
-  A* copy = workspace.take<A>(blocks * m * block_k);
-  pool.parallel_for(m, 8, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) {
-      for (int64_t block = 0; block < blocks; ++block) {
-        const int64_t k = block * block_k, count = std::min(block_k, whole.k - k);
-        std::memcpy(copy + (block * m + row) * block_k, whole.a + row * whole.lda + k,
-                    static_cast<size_t>(count) * sizeof(A));
-      }
-    }
-  });
-  return {copy, block_k, whole.k, block_k, m * block_k};
-}
-
-template <typename Stored, typename W>
-void run_blocked(const GemmArgs& args, const Operand<W>& whole, ThreadPool& pool, Workspace& workspace) {
-  // Enough chunks that a thread which loses its core for a while costs the others little, none so short that widening
-  // shows.
-  constexpr int64_t kChunksPerThread = 8, kFewestRows = 8 * kTileRows;
+template <typename Stored, typename W, bool kInPlace>
+void run_blocked(const GemmArgs& args, const Operand<W>& operand, ThreadPool& pool, Workspace& workspace) {
+  // Enough chunks that a thread which loses its core for a while costs the others little and that all end together,
+  // none so short that widening shows.
+  constexpr int64_t kChunksPerThread = 16, kFewestTiles = kWide ? 8 : 16;
+  constexpr int64_t kShortBlockK =
+      kShortBlockBytes / (PackedMatrix::kPanel * static_cast<int64_t>(sizeof(typename Stored::Element)));
+  WorkspaceScope scope(workspace);
+  Blocking<W> blocking(args.m, operand.k, kInPlace ? kShortBlockK : kBlockK);
+  blocking.pack(operand, pool, workspace);
   const int64_t panels = args.w->num_panels();
   const int64_t wanted = (kChunksPerThread * pool.size() + panels - 1) / panels;
-  int64_t block = std::clamp((args.m + wanted - 1) / wanted, kFewestRows, kBlockRows);
-  block = (block + kTileRows - 1) / kTileRows * kTileRows;
-  const int64_t blocks = (args.m + block - 1) / block;
+  const int64_t shortest = std::clamp((blocking.tiles + wanted - 1) / wanted, kFewestTiles, kBlockTiles);
+  const int64_t parts = (blocking.tiles + shortest - 1) / shortest;
+  const int64_t part = (blocking.tiles + parts - 1) / parts;
 
-  WorkspaceScope scope(workspace);
-  const Operand<W> operand = make_blocks(whole, args.m, panels, pool, workspace);
-  const int64_t widened = kBlockK * PackedMatrix::kPanel, each = widened + block * PackedMatrix::kPanel;
+  const int64_t widened = kInPlace ? 0 : kBlockK * PackedMatrix::kPanel;
+  const int64_t each = widened + part * kTileRows * PackedMatrix::kPanel;
   float* scratch = workspace.take<float>(each * pool.size());
-  pool.parallel_for(panels * blocks, 1, [&](int64_t begin, int64_t end, int thread) {
+  pool.parallel_for(panels * parts, 1, [&](int64_t begin, int64_t end, int thread) {
     float* own = scratch + each * thread;
     for (int64_t chunk = begin; chunk < end; ++chunk) {
-      const int64_t row = chunk % blocks * block;
-      run_block<Stored, W>(args, operand, chunk / blocks, row, std::min(args.m, row + block), {own, own + widened});
+      // Panel after panel over the same rows: these stay in the second-level cache, the weights stream.
+      const int64_t tile = chunk / panels * part;
+      run_block<Stored, W, kInPlace>(args, blocking, chunk % panels, tile, std::min(blocking.tiles, tile + part),
+                                     {own, own + widened});
     }
   });
 }
 
 template <typename Stored>
 void run(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
-  if (args.m <= kDirectRows) return run_direct<Stored>(args, {args.a, args.lda, args.w->k(), 0, 0}, pool);
-  run_blocked<Stored, WeightF32>(args, {args.a, args.lda, args.w->k(), 0, 0}, pool, workspace);
+  if (args.m <= kDirectRows) return run_direct<Stored>(args, {args.a, args.lda, args.w->k()}, pool);
+  if (args.m <= kFewRows)
+    return run_blocked<Stored, Stored, true>(args, {args.a, args.lda, args.w->k()}, pool, workspace);
+  run_blocked<Stored, WeightF32, false>(args, {args.a, args.lda, args.w->k()}, pool, workspace);
 }
 
 inline void multiply_f32(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
@@ -442,9 +330,10 @@ inline void multiply_bf16(const GemmArgs& args, ThreadPool& pool, Workspace& wor
       std::memcpy(to + whole, last, static_cast<size_t>(2 * pairs - whole) * sizeof(uint16_t));
     }
   });
-  const Operand<WeightBf16Dot> operand = {reinterpret_cast<const uint32_t*>(rounded), pairs, pairs, 0, 0};
+  const Operand<WeightBf16Dot> operand = {reinterpret_cast<const uint32_t*>(rounded), pairs, pairs};
   if (args.m <= kDirectRows) return run_direct<WeightBf16Dot>(args, operand, pool);
-  run_blocked<WeightBf16Dot, WeightBf16Dot>(args, operand, pool, workspace);
+  if (args.m <= kFewRows) return run_blocked<WeightBf16Dot, WeightBf16Dot, true>(args, operand, pool, workspace);
+  run_blocked<WeightBf16Dot, WeightBf16Dot, false>(args, operand, pool, workspace);
 }
 
 // Register-only chains, to compare the two instructions.

@@ -11,16 +11,25 @@ inline constexpr int64_t kSsdChunk = 64;
 inline constexpr int64_t kSsdMinChunked = 8;
 
 struct SsdPlan {
-  int64_t chunk, qp, np;
+  int64_t chunk;
+  int64_t qp, np;   // row strides of what has tokens or P as columns
+  int64_t columns;  // P, rounded up to whole vectors
   int64_t heads_per_task, tasks_per_group;
   int64_t scratch;  // floats a thread
 };
 
+// A row stride of an odd number of cache lines: the tiles read columns, which else share a few of the cache's sets.
+inline int64_t ssd_stride(int64_t count) {
+  constexpr int64_t kLine = 16;
+  return ((count + kLine - 1) / kLine | 1) * kLine;
+}
+
 inline SsdPlan ssd_plan(const SsdArgs& args, int threads) {
   SsdPlan plan;
   plan.chunk = args.chunk_size > 0 ? args.chunk_size : kSsdChunk;
-  plan.qp = round_up_lanes(plan.chunk);
-  plan.np = round_up_lanes(args.head_dim);
+  plan.qp = ssd_stride(plan.chunk);
+  plan.np = ssd_stride(args.head_dim);
+  plan.columns = round_up_lanes(args.head_dim);
   const int64_t heads_per_group = args.num_heads / args.num_groups;
   // Four tasks a thread let an idle thread help; more would repeat the scores more often. The states stay below 256
   // KiB, a
@@ -147,8 +156,8 @@ inline void ssd_chunk(const SsdArgs& args, const SsdPlan& plan, const SsdScratch
     chunk_scale_values(tile, s.log2_decay, s.dt, s.factors);
     tile.s = s.states + (h - h0) * args.state_size * plan.np;
     tile.total = s.row_scale[q - 1];
-    chunk_product<OutputTile>(tile, q, plan.np);
-    chunk_product<StateTile>(tile, tile.n, plan.np);
+    chunk_product<OutputTile>(tile, q, plan.columns);
+    chunk_product<StateTile>(tile, tile.n, plan.columns);
   }
 }
 

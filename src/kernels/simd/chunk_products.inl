@@ -5,6 +5,8 @@
 // vectors with zeros. Register tiles of kTileRows x kTileCols vectors: rows are broadcast from neighbouring elements
 // (eight row pointers would spill), columns are lanes. That is why scores and weights are held transposed.
 
+#include "kernels/simd/transpose.inl"
+
 inline constexpr int kTileRows = kRegisters == 32 ? 8 : 4;
 inline constexpr int kTileCols = 2;
 
@@ -171,17 +173,11 @@ inline void chunk_pack_rows(const float* in, int64_t in_stride, int64_t rows, in
   }
 }
 
-// out[c, r] = in[r, c], [n, qp], zeros behind `rows`.
+// out[c, r] = in[r, c], [n, qp], zeros behind `rows` up to whole vectors.
 inline void chunk_pack_transposed(const float* in, int64_t in_stride, int64_t rows, int64_t n, float* out, int64_t qp) {
-  constexpr int64_t kBlock = 16;  // columns whose lines of `out` stay in the L1 while they fill
-  for (int64_t c0 = 0; c0 < n; c0 += kBlock) {
-    const int64_t c1 = std::min(n, c0 + kBlock);
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = c0; c < c1; ++c) out[c * qp + r] = in[r * in_stride + c];
-    }
-    for (int64_t c = c0; c < c1; ++c) {
-      for (int64_t r = rows; r < qp; ++r) out[c * qp + r] = 0.0f;
-    }
+  transpose_into(in, in_stride, rows, n, out, qp);
+  for (int64_t c = 0; c < n; ++c) {
+    for (int64_t r = rows; r < round_up_lanes(rows); ++r) out[c * qp + r] = 0.0f;
   }
 }
 
