@@ -19,28 +19,30 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Runs work(thread) on threads that start together; the seconds of the slowest. Threads of its own, not a pool's: each
-// must do its own share, however long that takes.
+// Runs work(thread) on threads that start together, the caller among them: one thread more than there are cores would
+// put two of them on one core, and a measurement is over before the system spreads them. The seconds of the slowest.
+// Threads of its own, not a pool's: each must do its own share, however long that takes.
 template <typename Work>
 double time_together(int threads, const Work& work) {
   std::atomic<int> waiting{0};
-  std::atomic<bool> start{false};
   std::vector<double> seconds(static_cast<size_t>(threads));
+  const auto run = [&](int thread) {
+    waiting.fetch_add(1);
+    while (waiting.load(std::memory_order_acquire) < threads) std::this_thread::yield();
+    const Clock::time_point begin = Clock::now();
+    work(thread);
+    seconds[static_cast<size_t>(thread)] = seconds_since(begin);
+  };
   std::vector<std::thread> running;
-  for (int thread = 0; thread < threads; ++thread) {
-    running.emplace_back([&, thread] {
-      waiting.fetch_add(1);
-      while (!start.load(std::memory_order_acquire)) {
-      }
-      const Clock::time_point begin = Clock::now();
-      work(thread);
-      seconds[static_cast<size_t>(thread)] = seconds_since(begin);
-    });
-  }
-  while (waiting.load() < threads) std::this_thread::yield();
-  start.store(true, std::memory_order_release);
+  for (int thread = 1; thread < threads; ++thread) running.emplace_back(run, thread);
+  run(0);
   for (std::thread& thread : running) thread.join();
   return *std::max_element(seconds.begin(), seconds.end());
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
 }
 
 // Pages as a program gets them that asks for nothing special.
@@ -81,12 +83,14 @@ std::vector<double> read_rates(int threads, int64_t bytes, int repeats) {
   const Pages pages(bytes);
   const RooflineLoops loops = roofline_loops()();
   std::atomic<uint64_t> sink{0};
-  std::vector<double> rates;
-  for (int i = 0; i < repeats; ++i) {
+  const auto pass = [&] {
     const double seconds =
         time_together(threads, [&](int thread) { sink ^= loops.read(pages.data() + share * thread, share); });
-    rates.push_back(static_cast<double>(share * threads) / seconds / 1e9);
-  }
+    return static_cast<double>(share * threads) / seconds / 1e9;
+  };
+  pass();  // writes what the caches still hold of the fresh pages back to memory: half the speed of the others
+  std::vector<double> rates;
+  for (int i = 0; i < repeats; ++i) rates.push_back(pass());
   std::sort(rates.begin(), rates.end());
   return rates;
 }
@@ -94,15 +98,16 @@ std::vector<double> read_rates(int threads, int64_t bytes, int repeats) {
 }  // namespace
 
 double measure_read_bandwidth(int threads, int64_t bytes, int repeats) {
-  const std::vector<double> rates = read_rates(threads, bytes, repeats);
-  return rates[rates.size() / 2];
+  return median(read_rates(threads, bytes, repeats));
 }
 
 double measure_fma_gflops(int threads) {
   check_threads(threads);
   const RooflineLoops loops = roofline_loops()();
-  // About a third of a second, whatever the machine: long enough for its clock to settle.
-  constexpr double kSeconds = 0.3;
+  // Runs of a tenth of a second, whatever the machine: long enough for its clock to settle. Their median, because a
+  // neighbour's burst lasts about as long.
+  constexpr double kSeconds = 0.1;
+  constexpr int kRuns = 5;
   constexpr int64_t kTrial = 1'000'000;
   std::atomic<float> sink{0};
   const auto run = [&](int64_t rounds) {
@@ -110,8 +115,9 @@ double measure_fma_gflops(int threads) {
   };
   const double trial = run(kTrial);
   const auto rounds = static_cast<int64_t>(std::max(1.0, kSeconds / std::max(trial, 1e-6)) * kTrial);
-  const double seconds = run(rounds);
-  return static_cast<double>(rounds * loops.flops_per_round * threads) / seconds / 1e9;
+  std::vector<double> seconds;
+  for (int i = 0; i < kRuns; ++i) seconds.push_back(run(rounds));
+  return static_cast<double>(rounds * loops.flops_per_round * threads) / median(seconds) / 1e9;
 }
 
 Roofline measure_roofline(int threads, int64_t bytes, int repeats) {
