@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`coluber tokenize`, `detokenize` and `template`: lines of JSON in, lines of JSON out."""
 import json
+import signal
+import subprocess
+import time
 import unittest
 
-from harness import BUILTIN, DATA, USAGE, CliTest, coluber
+from harness import BUILTIN, DATA, INTERRUPTED, PROGRAM, USAGE, CliTest, coluber, environment
 
 TOKENIZERS = DATA / "tokenizers"
 
@@ -65,6 +68,27 @@ class Templates(CliTest):
                 self.assertEqual(result.get("text"), case["text"], (case["template"], case["conversation"]))
             else:
                 self.assertIn("error", result, (case["template"], case["conversation"]))
+
+    def test_a_request_with_its_own_template_needs_nothing_of_the_models_broken_one(self):
+        model = self.copy_model(BUILTIN)
+        (model / "chat_template.jinja").write_text("{% if %}")
+        requests = [{"messages": [], "template": "{{ eos_token }}!"}, {"messages": []}]
+        good, bad = self.succeeds("template", model, "--jsonl", stdin=lines(requests)).out.splitlines()
+        self.assertEqual(json.loads(good), {"text": "<|im_end|>!"})
+        self.assertIn("chat_template.jinja", json.loads(bad)["error"])
+        self.fails(None, "template", model, "-p", "hi", says="chat_template.jinja")
+
+    def test_an_interrupt_while_a_line_is_worked_on_is_not_forgotten(self):
+        slow = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"
+        child = subprocess.Popen([PROGRAM, "template", "--jsonl"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, env=environment())
+        child.stdin.write(lines([{"messages": [], "template": slow}]).encode())
+        child.stdin.flush()  # and stays open: the next line never comes
+        time.sleep(0.3)
+        child.send_signal(signal.SIGINT)
+        self.assertEqual(child.wait(timeout=60), INTERRUPTED)
+        for stream in (child.stdin, child.stdout, child.stderr):
+            stream.close()
 
     def test_the_models_own_template_is_the_default(self):
         out = self.succeeds("template", "--jsonl", stdin=lines([{"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": True}])).out

@@ -76,5 +76,8 @@ bool interrupted() noexcept;
 void clear_interrupt() noexcept;
 // Throws Error(kCancelled) where Ctrl-C was pressed: call between steps of long work.
 void check_interrupt();
+// Waits until standard input has something, its end included: true; or until Ctrl-C was pressed: false. A read alone
+// would miss a Ctrl-C that comes just before it.
+bool wait_for_input() noexcept;
 
 }  // namespace coluber::cli

@@ -40,12 +40,12 @@ size_t utf8_character(std::string_view text) noexcept {
 // Up to `capacity` bytes from stdin; 0 at the end.
 size_t read_some(char* buffer, size_t capacity) {
   while (true) {
+    if (!wait_for_input()) check_interrupt();
     const ssize_t count = ::read(STDIN_FILENO, buffer, capacity);
     if (count >= 0) return static_cast<size_t>(count);
     if (errno != EINTR) {
       throw make_error(ErrorCode::kIo, "reading standard input failed: {}", std::strerror(errno));
     }
-    check_interrupt();
   }
 }
 

@@ -23,6 +23,7 @@ int read_character(EditLine* editor, wchar_t* out) {
   std::mbstate_t state{};
   while (true) {
     char byte = 0;
+    if (!wait_for_input()) return -1;
     const ssize_t count = ::read(STDIN_FILENO, &byte, 1);
     if (count == 0) return 0;
     if (count < 0) {

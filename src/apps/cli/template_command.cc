@@ -30,10 +30,14 @@ struct Rendered {
 class TemplateRenderer {
  public:
   explicit TemplateRenderer(const std::string& model)
-      : model_(model_or_builtin(model)),
-        folder_(resolve_model(model_, ModelNeeds::kTokenizer).folder),
-        templates_(load_chat_template(folder_)),
-        special_tokens_(templates_ ? templates_->special_tokens : load_special_tokens(folder_)) {}
+      : model_(model_or_builtin(model)), folder_(resolve_model(model_, ModelNeeds::kTokenizer).folder) {
+    try {
+      templates_ = load_chat_template(folder_);
+    } catch (const Error& error) {
+      broken_ = error;  // told to those who need it: a request may bring a template of its own
+    }
+    special_tokens_ = templates_ ? templates_->special_tokens : load_special_tokens(folder_);
+  }
 
   // `request` as a line of --jsonl. Throws Error for a request of another form.
   Rendered render(const Json& request) const {
@@ -81,6 +85,7 @@ class TemplateRenderer {
       if (!own) return tl::unexpected(own.error());
       return own->render(variables(request), options, failure);
     }
+    if (broken_) throw *broken_;
     if (!templates_) {
       return fail(ErrorCode::kUnsupported, "{} has no chat template; give one as \"template\"", model_);
     }
@@ -90,6 +95,7 @@ class TemplateRenderer {
   std::string model_;
   std::string folder_;
   std::optional<ChatTemplates> templates_;
+  std::optional<Error> broken_;  // why the model's own template cannot be used
   Json special_tokens_;
 };
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 
 #include "apps/cli/cli.h"
@@ -13,6 +15,7 @@ namespace coluber::cli {
 namespace {
 
 constexpr int kInterruptedStatus = 130;
+constexpr int kLookAgainMs = 100;  // for an interrupt between the look at the flag and the wait
 
 std::atomic<bool> g_interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may only touch lock-free atomics");
@@ -56,6 +59,15 @@ void clear_interrupt() noexcept { g_interrupted.store(false); }
 
 void check_interrupt() {
   if (interrupted()) throw Error(ErrorCode::kCancelled, "stopped by Ctrl-C");
+}
+
+bool wait_for_input() noexcept {
+  while (!interrupted()) {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    const int ready = poll(&input, 1, kLookAgainMs);
+    if (ready > 0 || (ready < 0 && errno != EINTR)) return true;  // the read tells what is wrong
+  }
+  return false;
 }
 
 }  // namespace coluber::cli
