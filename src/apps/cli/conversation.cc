@@ -124,6 +124,10 @@ FinishReason Conversation::answer(const std::string& text, const std::function<b
     stats.turn = turns_ + 1;
     const auto start = Clock::now();
     const std::vector<int32_t> ids = render(true);
+    if (ids.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the chat template makes no text of this conversation, so there is nothing to answer");
+    }
     rewind_to_prefix(ids, stats);
     stats.prompt_tokens = static_cast<int64_t>(ids.size());
     stats.reused_tokens = tokens_held();
