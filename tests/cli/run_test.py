@@ -122,6 +122,13 @@ class Generation(CliTest):
         self.assertNotIn("<|im_end|>", ended["text"])
         self.assertEqual(len(self.run_json(*args, "--ignore-eos")["output_ids"]), 200)
 
+    def test_the_models_limit_of_new_tokens_holds_unless_another_is_given(self):
+        model = self.copy_model(BUILTIN)
+        self.edit_json(model / "generation_config.json", lambda c: c.update(max_new_tokens=5))
+        for args, tokens in [([], 5), (["-n", "7"], 7)]:
+            got = self.run_json(model, "--raw", "-p", "Once upon a time", "--ignore-eos", *args)
+            self.assertEqual(got["usage"]["completion_tokens"], tokens)
+
     def test_model_without_tokenizer_runs_on_ids_and_has_null_text(self):
         for family in sorted(path.parent.name for path in DATA.glob("*/model.safetensors")):
             with self.subTest(family=family):

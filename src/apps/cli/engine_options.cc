@@ -56,9 +56,11 @@ EngineOptions EngineFlags::options(bool needs_model) const {
 }
 
 void SamplingFlags::declare(Arguments& arguments, int64_t default_max_tokens) {
-  max_tokens_ = default_max_tokens;
+  default_max_tokens_ = default_max_tokens;
   arguments.section("Sampling (what is not given comes from the model's generation_config.json)");
-  arguments.integer("-n,--max-tokens", &max_tokens_, {1, kMaxTokens}, "most tokens to generate");
+  arguments.integer(
+      "-n,--max-tokens", &max_tokens_, {1, kMaxTokens},
+      fmt::format("most tokens to generate; without it the model's max_new_tokens, else {}", default_max_tokens));
   arguments.number("--temperature", &temperature_, {0.0, 1e4}, "0 always takes the likeliest token");
   arguments.integer("--top-k", &top_k_, {-1, kMaxTokens}, "sample among the K likeliest tokens; 0 or -1: all");
   arguments.number("--top-p", &top_p_, {0.0, 1.0},
@@ -80,7 +82,9 @@ void SamplingFlags::declare(Arguments& arguments, int64_t default_max_tokens) {
 }
 
 SamplingParams SamplingFlags::apply(SamplingParams params, int64_t vocab_size) const {
-  params.max_tokens = max_tokens_;
+  // The library's default means that the model asks for none.
+  if (params.max_tokens == SamplingParams().max_tokens) params.max_tokens = default_max_tokens_;
+  take(&params.max_tokens, max_tokens_);
   take(&params.temperature, temperature_);
   take(&params.top_k, top_k_);
   take(&params.top_p, top_p_);

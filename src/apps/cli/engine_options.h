@@ -42,9 +42,9 @@ class SamplingFlags {
   SamplingParams apply(SamplingParams defaults, int64_t vocab_size) const;
 
  private:
-  int64_t max_tokens_ = 0;
+  int64_t default_max_tokens_ = 0;
   std::optional<double> temperature_, top_p_, min_p_, repetition_, presence_, frequency_;
-  std::optional<int64_t> top_k_, min_tokens_, seed_, logprobs_;
+  std::optional<int64_t> max_tokens_, top_k_, min_tokens_, seed_, logprobs_;
   std::vector<std::string> stop_;
   std::vector<std::string> stop_token_ids_;
   bool ignore_eos_ = false;
