@@ -6,7 +6,7 @@
 //   auto engine = Engine::load({.model = "models/asp-7m"});
 //   auto id = engine->add_request({.prompt_ids = engine->encode("Once upon a time")});
 //   while (engine->has_unfinished_requests())
-//     for (const RequestOutput& output : engine->step()) std::cout << output.text_delta();
+//     for (const RequestOutput& output : engine->step()) std::cout << output.text;
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace coluber {
 class Session;
 
 struct EngineOptions {
-  std::string model;                        // folder or file; empty: the built-in model
+  std::string model;                        // folder of a checkpoint, or a file in one
   int num_threads = 0;                      // 0: one a usable core
   bool pin_threads = false;
   std::string dtype = "float32";            // "float32" or "auto"

@@ -46,8 +46,8 @@ class Session {
   // Logits [V] after the last token. Throws Error(kInvalidArgument) before any token was fed.
   std::span<const float> last_logits() const;
 
-  // Samples until a stop, max_tokens, or `on_token` returns false. The last sampled token is in the result but is fed to the
-  // state only by a later `extend` or `generate` unless `feed_last`.
+  // Samples until a stop, max_tokens, or `on_token` returns false. The last sampled token is in the result but not in the
+  // state: `extend` with it to go on from there.
   RequestOutput generate(const SamplingParams& sampling,
                          const std::function<bool(const TokenOutput& token, const std::string& text)>& on_token = {});
 

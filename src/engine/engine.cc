@@ -50,7 +50,8 @@ RequestId Engine::Impl::add_request(Request request) {
     throw make_error(ErrorCode::kContextLength,
                      "the prompt has {} tokens and the model's context limit is {} with room for one more token; shorten the prompt",
                      prompt, limit);
-  const int64_t total = std::min(limit, prompt + request.sampling.max_tokens);
+  // max_tokens may be as large as its type allows: "no limit".
+  const int64_t total = prompt + std::min(limit - prompt, request.sampling.max_tokens);
   if (!cache->can_ever_hold(total))
     throw make_error(ErrorCode::kResourceExhausted,
                      "a sequence of {} tokens needs {} of cache and {} may be used; ask for fewer tokens or allow more memory", total,
@@ -158,6 +159,7 @@ std::unique_ptr<Engine> Engine::load(const EngineOptions& options) {
 
 std::unique_ptr<Engine> Engine::from_weights(const EngineOptions& options, const std::string& config_json,
                                              std::unique_ptr<WeightSource> weights) {
+  if (!weights) throw make_error(ErrorCode::kInvalidArgument, "from_weights was given no weights (a null pointer)");
   auto impl = std::make_unique<Impl>(options, load_model(options, config_json, std::move(weights)));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }

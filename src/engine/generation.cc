@@ -33,7 +33,11 @@ Generation::Result Generation::next(std::span<const float> logits, std::span<con
   ++num_generated_;
   result.token = {sample.id, sample.logprob, std::move(sample.top_logprobs)};
   const bool stops = std::find(stop_ids_.begin(), stop_ids_.end(), sample.id) != stop_ids_.end();
-  if (detokenizer_ && !stops) result.text = text_.push(detokenizer_->push(sample.id));
+  if (detokenizer_ && !stops) {
+    std::string piece = detokenizer_->push(sample.id);
+    // Stop strings among the first min_tokens tokens do not count.
+    result.text = num_generated_ > params_.min_tokens ? text_.push(piece) : std::move(piece);
+  }
   if (stops || text_.stopped())
     result.finish_reason = FinishReason::kStop;
   else if (num_generated_ >= params_.max_tokens)
