@@ -99,7 +99,12 @@ std::string read_text_file(const std::string& path, size_t max_bytes) {
   struct stat status{};
   const Descriptor fd(open_for_reading(path, status));
   std::string text;
-  if (S_ISREG(status.st_mode)) text.reserve(std::min(static_cast<size_t>(status.st_size), max_bytes));
+  if (S_ISREG(status.st_mode)) {
+    text.reserve(std::min(static_cast<size_t>(status.st_size), max_bytes));
+  } else if (const int flags = ::fcntl(fd.get(), F_GETFL); flags >= 0) {
+    // The program at the other end of a pipe may still be at work on what it writes.
+    ::fcntl(fd.get(), F_SETFL, flags & ~O_NONBLOCK);
+  }
   std::vector<char> buffer(size_t{1} << 18);
   while (true) {
     const ssize_t count = ::read(fd.get(), buffer.data(), buffer.size());

@@ -6,8 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "base/error.h"
 
@@ -88,6 +91,23 @@ TEST_F(Files, WhatIsNoFileIsRefusedByName) {
   ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
   EXPECT_EQ(error_of([&] { MappedFile file(at("pipe")); }).code(), ErrorCode::kInvalidArgument);
   EXPECT_FALSE(file_exists(folder_));
+}
+
+TEST_F(Files, TextOfASlowPipeIsReadToItsEnd) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  std::thread writer([fd = ends[1]] {
+    for (const char* part : {"one ", "two ", "three"}) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_GT(::write(fd, part, std::strlen(part)), 0);
+    }
+    ::close(fd);
+  });
+  std::string text;
+  EXPECT_NO_THROW(text = read_text_file(fmt::format("/dev/fd/{}", ends[0])));
+  writer.join();
+  ::close(ends[0]);
+  EXPECT_EQ(text, "one two three");
 }
 
 TEST_F(Files, TextIsBounded) {
