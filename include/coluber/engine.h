@@ -27,11 +27,11 @@ namespace coluber {
 class Session;
 
 struct EngineOptions {
-  std::string model;                        // folder of a checkpoint, or a file in one
-  int num_threads = 0;                      // 0: one a usable core
+  std::string model;    // folder of a checkpoint, or a file in one
+  int num_threads = 0;  // 0: one a usable core
   bool pin_threads = false;
-  std::string dtype = "float32";            // "float32" or "auto"
-  int64_t max_model_len = 0;                // 0: the model's limit
+  std::string dtype = "float32";  // "float32" or "auto"
+  int64_t max_model_len = 0;      // 0: the model's limit
   int64_t max_num_batched_tokens = 512;
   int64_t max_num_seqs = 8;
   int64_t block_size = 16;
@@ -39,11 +39,11 @@ struct EngineOptions {
   std::optional<DType> mamba_ssm_cache_dtype;  // recurrent states
   std::optional<DType> kv_cache_dtype;
   MambaCacheMode mamba_cache_mode = MambaCacheMode::kNone;
-  int64_t tensor_parallel_size = 1;         // describes a shard's state in `inspect`; more than 1 cannot run yet
-  int64_t num_speculative_tokens = 0;       // likewise
-  int64_t kv_cache_memory_bytes = 0;        // 0: what max_num_seqs sequences of max_model_len need, capped by free memory
-  bool poison_pools = false;                // tests: new pages are filled with NaN
-  std::optional<uint64_t> seed;             // default seed of requests without one; unset: from the clock
+  int64_t tensor_parallel_size = 1;    // describes a shard's state in `inspect`; more than 1 cannot run yet
+  int64_t num_speculative_tokens = 0;  // likewise
+  int64_t kv_cache_memory_bytes = 0;   // 0: what max_num_seqs sequences of max_model_len need, capped by free memory
+  bool poison_pools = false;           // tests: new pages are filled with NaN
+  std::optional<uint64_t> seed;        // default seed of requests without one; unset: from the clock
   std::function<void(int64_t done_bytes, int64_t total_bytes)> load_progress;
 };
 
@@ -80,7 +80,7 @@ struct TokenLogprob {
 
 struct TokenOutput {
   int32_t id = 0;
-  float logprob = 0.0f;                   // only with SamplingParams::logprobs
+  float logprob = 0.0f;                    // only with SamplingParams::logprobs
   std::vector<TokenLogprob> top_logprobs;  // likewise, likeliest first
 };
 
@@ -96,7 +96,7 @@ struct RequestOutput {
   std::vector<TokenOutput> tokens;  // new in this step
   std::string text;                 // new text; whole UTF-8 characters, held back while a stop string may be starting
   FinishReason finish_reason = FinishReason::kNone;
-  std::string error;                // kError: what happened
+  std::string error;  // kError: what happened
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
@@ -113,15 +113,17 @@ class Engine {
 
   const ModelInfo& model_info() const noexcept;
   const EngineConfig& config() const noexcept;
-  SamplingParams default_sampling() const;           // generation_config.json over the defaults above
+  SamplingParams default_sampling() const;  // generation_config.json over the defaults above
   std::span<const int32_t> eos_token_ids() const noexcept;
   int num_threads() const noexcept;
 
   bool has_tokenizer() const noexcept;
-  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;  // throws without a tokenizer
+  std::vector<int32_t> encode(std::string_view text,
+                              bool add_special_tokens = true) const;  // throws without a tokenizer
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
   bool has_chat_template() const noexcept;
-  // `messages_json`: [{"role", "content"}, ...]; `kwargs_json`: extra variables. Throws Error(kInvalidArgument) with the template's message.
+  // `messages_json`: [{"role", "content"}, ...]; `kwargs_json`: extra variables. Throws Error(kInvalidArgument) with
+  // the template's message.
   std::string apply_chat_template(const std::string& messages_json, bool add_generation_prompt = true,
                                   const std::string& tools_json = {}, const std::string& kwargs_json = {}) const;
 

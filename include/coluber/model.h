@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The seam between the engine and an architecture. A model owns its layers and weights, enters its caching layers in the
-// EngineConfig, and computes `forward` over a packed batch of tokens. The engine owns pages, metadata and sampling.
+// The seam between the engine and an architecture. A model owns its layers and weights, enters its caching layers in
+// the EngineConfig, and computes `forward` over a packed batch of tokens. The engine owns pages, metadata and sampling.
 #pragma once
 
 #include <cstdint>
@@ -39,15 +39,15 @@ class WeightSource {
 
 // One step's tokens, packed back to back, decodes first.
 struct ForwardBatch {
-  std::span<const int32_t> token_ids;        // [T]
-  std::span<const int64_t> positions;        // [T] position in its sequence
-  std::span<const int32_t> query_start_loc;  // [R+1]
-  std::span<const int32_t> seq_lens;         // [R]
-  std::span<const int32_t> logits_rows;      // rows of [T] whose logits are wanted, ascending
+  std::span<const int32_t> token_ids;                        // [T]
+  std::span<const int64_t> positions;                        // [T] position in its sequence
+  std::span<const int32_t> query_start_loc;                  // [R+1]
+  std::span<const int32_t> seq_lens;                         // [R]
+  std::span<const int32_t> logits_rows;                      // rows of [T] whose logits are wanted, ascending
   std::span<const AttentionMetadata* const> layer_metadata;  // by AttentionLayerBase::layer_index()
   ThreadPool* thread_pool = nullptr;
   Workspace* workspace = nullptr;
-  float* logits = nullptr;                   // out: [logits_rows.size(), V]
+  float* logits = nullptr;  // out: [logits_rows.size(), V]
   // Set to look inside: called with the index of golden-style `hidden.i` and [T, D] values.
   const std::function<void(int index, const float* values, int64_t rows, int64_t cols)>* hidden_sink = nullptr;
 
@@ -64,8 +64,8 @@ struct ForwardBatch {
 
 // A layer as `inspect` draws it.
 struct LayerInfo {
-  std::string name;                           // "backbone.layers.0.mixer"
-  std::string kind;                           // "mamba2", "short_conv", "linear_attention", "full_attention", "mlp", "moe"
+  std::string name;  // "backbone.layers.0.mixer"
+  std::string kind;  // "mamba2", "short_conv", "linear_attention", "full_attention", "mlp", "moe"
   const AttentionLayerBase* cache = nullptr;  // null where the layer keeps nothing
 };
 
@@ -76,12 +76,12 @@ struct ModelInfo {
   int64_t num_layers = 0;
   int64_t max_position_embeddings = 0;  // 0: no limit of its own
   int64_t parameters = 0;
-  int64_t weight_bytes = 0;             // as stored in the checkpoint
+  int64_t weight_bytes = 0;  // as stored in the checkpoint
   std::vector<std::pair<DType, int64_t>> parameters_by_dtype;
-  int64_t matmul_parameters = 0;        // weights that a token is multiplied with (experts: those of one token)
-  int64_t streamed_bytes = 0;           // weight bytes that one decode step reads
+  int64_t matmul_parameters = 0;  // weights that a token is multiplied with (experts: those of one token)
+  int64_t streamed_bytes = 0;     // weight bytes that one decode step reads
   std::vector<LayerInfo> layers;
-  std::vector<std::string> notes;       // e.g. tensors that were left out
+  std::vector<std::string> notes;  // e.g. tensors that were left out
 };
 
 class Model {

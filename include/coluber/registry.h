@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Architectures enter themselves here, by Hugging Face's `model_type`: one file, one registration line, nothing else changes.
+// Architectures enter themselves here, by Hugging Face's `model_type`: one file, one registration line, nothing else
+// changes.
 #pragma once
 
 #include <functional>
@@ -17,10 +18,10 @@ struct ModelLoadContext {
   const std::string& config_json;  // text of config.json
   std::string config_path;         // for messages
   const WeightSource& weights;
-  EngineConfig& config;            // layers are registered here
+  EngineConfig& config;  // layers are registered here
   ThreadPool& thread_pool;
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;  // may be empty
-  bool describe_only = false;      // weights are counted and checked, not packed; the model will not run
+  bool describe_only = false;  // weights are counted and checked, not packed; the model will not run
 };
 
 struct ModelFamily {

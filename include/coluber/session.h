@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One sequence whose recurrent state and attention pages stay between calls. Belongs to its engine, which must outlive it.
+// One sequence whose recurrent state and attention pages stay between calls. Belongs to its engine, which must outlive
+// it.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,8 @@ class Session {
   ~Session();
 
   std::span<const int32_t> tokens() const noexcept;  // tokens whose effect the state holds
-  // Feeds tokens in chunks of at most `chunk` (0: max_num_batched_tokens), each one engine step. With `on_logits`, every
-  // step's logits are handed over as [rows, V]; without, only the last row is computed and kept for `generate`.
+  // Feeds tokens in chunks of at most `chunk` (0: max_num_batched_tokens), each one engine step. With `on_logits`,
+  // every step's logits are handed over as [rows, V]; without, only the last row is computed and kept for `generate`.
   void extend(std::span<const int32_t> ids, int64_t chunk = 0,
               const std::function<void(const float* logits, int64_t rows)>& on_logits = {});
   // Called with hidden.i of every later step: index, values [rows, cols].
@@ -46,8 +47,8 @@ class Session {
   // Logits [V] after the last token. Throws Error(kInvalidArgument) before any token was fed.
   std::span<const float> last_logits() const;
 
-  // Samples until a stop, max_tokens, or `on_token` returns false. The last sampled token is in the result but not in the
-  // state: `extend` with it to go on from there.
+  // Samples until a stop, max_tokens, or `on_token` returns false. The last sampled token is in the result but not in
+  // the state: `extend` with it to go on from there.
   RequestOutput generate(const SamplingParams& sampling,
                          const std::function<bool(const TokenOutput& token, const std::string& text)>& on_token = {});
 

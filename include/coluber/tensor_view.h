@@ -3,7 +3,8 @@
 // A typed, strided view of memory that somebody else owns. Never allocates, never frees.
 //
 // Letters used for sizes everywhere: T tokens in the step, B sequences (R rows of a batch), H heads, G groups,
-// P head dim, N state dim, D model dim, V vocabulary, W conv width, K and V key and value dim where no other meaning is near.
+// P head dim, N state dim, D model dim, V vocabulary, W conv width, K and V key and value dim where no other meaning is
+// near.
 #pragma once
 
 #include <array>

@@ -22,7 +22,8 @@ constexpr int64_t kSessionSlots = 256;
 StateCacheOptions cache_options(const EngineOptions& options, const LoadedModel& loaded) {
   StateCacheOptions cache;
   cache.num_slots = loaded.config->scheduler.max_num_seqs + kSessionSlots;
-  cache.memory_bytes = options.kv_cache_memory_bytes > 0 ? options.kv_cache_memory_bytes : available_memory_bytes() / 10 * 9;
+  cache.memory_bytes =
+      options.kv_cache_memory_bytes > 0 ? options.kv_cache_memory_bytes : available_memory_bytes() / 10 * 9;
   cache.poison = options.poison_pools;
   cache.fingerprint = loaded.fingerprint;
   return cache;
@@ -47,15 +48,17 @@ RequestId Engine::Impl::add_request(Request request) {
   if (prompt == 0) throw make_error(ErrorCode::kInvalidArgument, "the prompt is empty; give at least one token");
   const int64_t limit = loaded.config->max_model_len;
   if (prompt >= limit)
-    throw make_error(ErrorCode::kContextLength,
-                     "the prompt has {} tokens and the model's context limit is {} with room for one more token; shorten the prompt",
-                     prompt, limit);
+    throw make_error(
+        ErrorCode::kContextLength,
+        "the prompt has {} tokens and the model's context limit is {} with room for one more token; shorten the prompt",
+        prompt, limit);
   // max_tokens may be as large as its type allows: "no limit".
   const int64_t total = prompt + std::min(limit - prompt, request.sampling.max_tokens);
   if (!cache->can_ever_hold(total))
-    throw make_error(ErrorCode::kResourceExhausted,
-                     "a sequence of {} tokens needs {} of cache and {} may be used; ask for fewer tokens or allow more memory", total,
-                     format_bytes(cache->bytes_for(total)), format_bytes(cache->memory_bytes()));
+    throw make_error(
+        ErrorCode::kResourceExhausted,
+        "a sequence of {} tokens needs {} of cache and {} may be used; ask for fewer tokens or allow more memory",
+        total, format_bytes(cache->bytes_for(total)), format_bytes(cache->memory_bytes()));
   const RequestId id = next_id++;
   auto sequence = std::make_unique<Sequence>();
   sequence->tokens = std::move(request.prompt_ids);
@@ -184,16 +187,20 @@ std::string Engine::decode(std::span<const int32_t> ids, bool skip_special_token
   return impl_->loaded.tokenizer->decode(ids, skip_special_tokens);
 }
 
-std::string Engine::apply_chat_template(const std::string& messages_json, bool add_generation_prompt, const std::string& tools_json,
-                                        const std::string& kwargs_json) const {
+std::string Engine::apply_chat_template(const std::string& messages_json, bool add_generation_prompt,
+                                        const std::string& tools_json, const std::string& kwargs_json) const {
   if (!impl_->loaded.chat_template_error.empty())
-    throw make_error(ErrorCode::kInvalidData, "the chat template cannot be used: {}; mend it, or give the prompt as plain text (--raw)",
+    throw make_error(ErrorCode::kInvalidData,
+                     "the chat template cannot be used: {}; mend it, or give the prompt as plain text (--raw)",
                      impl_->loaded.chat_template_error);
   if (!has_chat_template())
-    throw make_error(ErrorCode::kNotFound, "{} has no chat template; give the prompt as plain text", impl_->loaded.path);
-  Json variables = kwargs_json.empty() ? Json(Json::Object{}) : value_or_throw(parse_json(kwargs_json, "chat template kwargs"));
+    throw make_error(ErrorCode::kNotFound, "{} has no chat template; give the prompt as plain text",
+                     impl_->loaded.path);
+  Json variables =
+      kwargs_json.empty() ? Json(Json::Object{}) : value_or_throw(parse_json(kwargs_json, "chat template kwargs"));
   if (!variables.is_object())
-    throw make_error(ErrorCode::kInvalidArgument, "chat template kwargs must be an object, found {}", variables.type_name());
+    throw make_error(ErrorCode::kInvalidArgument, "chat template kwargs must be an object, found {}",
+                     variables.type_name());
   variables.set("messages", value_or_throw(parse_json(messages_json, "messages")));
   variables.set("add_generation_prompt", add_generation_prompt);
   if (!tools_json.empty()) variables.set("tools", value_or_throw(parse_json(tools_json, "tools")));

@@ -7,14 +7,16 @@
 
 namespace coluber {
 
-Generation::Generation(SamplingParams params, uint64_t seed, std::span<const int32_t> eos_token_ids, const Tokenizer* tokenizer)
+Generation::Generation(SamplingParams params, uint64_t seed, std::span<const int32_t> eos_token_ids,
+                       const Tokenizer* tokenizer)
     : params_(std::move(params)), seed_(seed), text_(params_.stop, params_.include_stop_str_in_output) {
   if (!params_.ignore_eos) stop_ids_.assign(eos_token_ids.begin(), eos_token_ids.end());
   stop_ids_.insert(stop_ids_.end(), params_.stop_token_ids.begin(), params_.stop_token_ids.end());
   if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, params_.skip_special_tokens);
 }
 
-Generation::Result Generation::next(std::span<const float> logits, std::span<const int32_t> tokens, int64_t num_prompt) {
+Generation::Result Generation::next(std::span<const float> logits, std::span<const int32_t> tokens,
+                                    int64_t num_prompt) {
   SampleInput input{.params = params_};
   input.logits = logits.data();
   input.vocab = static_cast<int64_t>(logits.size());
@@ -27,7 +29,8 @@ Generation::Result Generation::next(std::span<const float> logits, std::span<con
   Result result;
   if (sample.non_finite) {
     result.finish_reason = FinishReason::kError;
-    result.error = fmt::format("the model gave logits that are not finite after {} tokens; the request ends here", tokens.size());
+    result.error =
+        fmt::format("the model gave logits that are not finite after {} tokens; the request ends here", tokens.size());
     return result;
   }
   ++num_generated_;
@@ -64,8 +67,9 @@ void check_sampling(const SamplingParams& params, int64_t vocab_size, bool has_t
 void check_ids(std::span<const int32_t> ids, int64_t vocab_size) {
   for (size_t i = 0; i < ids.size(); ++i)
     if (ids[i] < 0 || ids[i] >= vocab_size)
-      throw make_error(ErrorCode::kInvalidArgument, "token id {} at place {} is outside the vocabulary of {} (ids 0 to {})", ids[i], i,
-                       vocab_size, vocab_size - 1);
+      throw make_error(ErrorCode::kInvalidArgument,
+                       "token id {} at place {} is outside the vocabulary of {} (ids 0 to {})", ids[i], i, vocab_size,
+                       vocab_size - 1);
 }
 
 }  // namespace coluber

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One sequence's answer while it is made: sampling, stop rules and streaming text. Requests and sessions both use it. It knows the
-// tokens, not the cache.
+// One sequence's answer while it is made: sampling, stop rules and streaming text. Requests and sessions both use it.
+// It knows the tokens, not the cache.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,12 @@ class Generation {
 
   struct Result {
     TokenOutput token;
-    std::string text;                                 // new text that may be shown
+    std::string text;  // new text that may be shown
     FinishReason finish_reason = FinishReason::kNone;
-    std::string error;                                // with kError
+    std::string error;  // with kError
   };
-  // Chooses the token that follows `tokens` (`num_prompt` of them the prompt) from their logits [V]. On kError no token was chosen.
+  // Chooses the token that follows `tokens` (`num_prompt` of them the prompt) from their logits [V]. On kError no token
+  // was chosen.
   Result next(std::span<const float> logits, std::span<const int32_t> tokens, int64_t num_prompt);
   // Text still held back, for a sequence that is ended from outside (length limit, interrupt).
   std::string finish_text();

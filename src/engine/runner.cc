@@ -44,7 +44,9 @@ void Runner::fill_rows(const StepPlan& plan) {
     query_start_loc_.push_back(end);
     seq_lens_.push_back(static_cast<int32_t>(row.write_position));
     is_prefilling_.push_back(row.read_position < row.sequence->num_prompt_tokens ? 1 : 0);
-    const int64_t wanted = row.logits == WantedLogits::kAll ? row.num_tokens : row.logits == WantedLogits::kLast ? 1 : 0;
+    const int64_t wanted = row.logits == WantedLogits::kAll    ? row.num_tokens
+                           : row.logits == WantedLogits::kLast ? 1
+                                                               : 0;
     logits_of_plan_row_[static_cast<size_t>(plan_row)] = {static_cast<int64_t>(logits_rows_.size()), wanted};
     for (int64_t i = wanted; i > 0; --i) logits_rows_.push_back(end - static_cast<int32_t>(i));
   }
@@ -99,7 +101,8 @@ void Runner::forward(const StepPlan& plan) {
   batch.workspace = &workspace_;
   batch.logits = logits_.data();
   batch.hidden_sink = hidden_sink_ != nullptr && *hidden_sink_ ? hidden_sink_ : nullptr;
-  COLUBER_CHECK(batch.num_tokens() == plan.num_tokens, "{} tokens for a plan of {}", batch.num_tokens(), plan.num_tokens);
+  COLUBER_CHECK(batch.num_tokens() == plan.num_tokens, "{} tokens for a plan of {}", batch.num_tokens(),
+                plan.num_tokens);
   workspace_.reset();
   model_.forward(batch);
 }

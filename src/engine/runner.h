@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Carries out step plans: orders the rows decodes first, checks every read against the state's tag, builds each backend's
-// metadata once, runs the model, advances sequences and tags. Owns the step's buffers, which stop growing after warm-up.
+// Carries out step plans: orders the rows decodes first, checks every read against the state's tag, builds each
+// backend's metadata once, runs the model, advances sequences and tags. Owns the step's buffers, which stop growing
+// after warm-up.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ class Runner {
   // All are borrowed and must outlive the runner.
   Runner(const EngineConfig& config, Model& model, StateCache& cache, ThreadPool& pool);
 
-  // Runs the plan. Throws Error(kInternal) where a state is not at the position that a row expects; the states of the plan's rows
-  // are then void (their sequences start anew or end), all others are untouched.
+  // Runs the plan. Throws Error(kInternal) where a state is not at the position that a row expects; the states of the
+  // plan's rows are then void (their sequences start anew or end), all others are untouched.
   void run(const StepPlan& plan);
 
   // Logits of row `row` of the last plan, [rows, V]; empty where none were wanted. Valid until the next run.
@@ -54,15 +55,15 @@ class Runner {
   int64_t num_steps_ = 0;
 
   std::vector<ScheduledRow> scheduled_;
-  std::vector<int32_t> order_;             // batch row -> plan row
-  std::vector<int32_t> token_ids_;         // [T]
-  std::vector<int64_t> positions_;         // [T]
-  std::vector<int64_t> slot_mapping_;      // [T]
-  std::vector<int32_t> query_start_loc_;   // [R+1]
-  std::vector<int32_t> seq_lens_;          // [R]
-  std::vector<uint8_t> is_prefilling_;     // [R]
-  std::vector<int32_t> state_table_;       // [R, 1]
-  std::vector<int32_t> page_table_;        // [R, page_columns_]
+  std::vector<int32_t> order_;            // batch row -> plan row
+  std::vector<int32_t> token_ids_;        // [T]
+  std::vector<int64_t> positions_;        // [T]
+  std::vector<int64_t> slot_mapping_;     // [T]
+  std::vector<int32_t> query_start_loc_;  // [R+1]
+  std::vector<int32_t> seq_lens_;         // [R]
+  std::vector<uint8_t> is_prefilling_;    // [R]
+  std::vector<int32_t> state_table_;      // [R, 1]
+  std::vector<int32_t> page_table_;       // [R, page_columns_]
   int64_t page_columns_ = 0;
   std::vector<const AttentionMetadata*> layer_metadata_;
   std::vector<int32_t> logits_rows_;

@@ -28,7 +28,8 @@ class Problems {
 
 std::string SamplingParams::problems(int64_t vocab_size) const {
   Problems p;
-  p.require(std::isfinite(temperature) && temperature >= 0.0f, "temperature", "a finite number of at least 0", temperature);
+  p.require(std::isfinite(temperature) && temperature >= 0.0f, "temperature", "a finite number of at least 0",
+            temperature);
   p.require(top_k >= -1, "top_k", "-1 or 0 (off) or at least 1", top_k);
   p.require(top_p > 0.0f && top_p <= 1.0f, "top_p", "above 0 and at most 1", top_p);
   p.require(min_p >= 0.0f && min_p <= 1.0f, "min_p", "between 0 and 1", min_p);
@@ -51,11 +52,16 @@ std::string SamplingParams::problems(int64_t vocab_size) const {
 
 std::string_view finish_reason_name(FinishReason reason) noexcept {
   switch (reason) {
-    case FinishReason::kNone: return "";
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kAbort: return "abort";
-    case FinishReason::kError: return "error";
+    case FinishReason::kNone:
+      return "";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAbort:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
   }
   return "";
 }

@@ -21,8 +21,7 @@ void Scheduler::plan_row(const Entry& entry, int64_t budget, StepPlan& plan, std
 void Scheduler::schedule(const std::function<bool(const Entry&)>& admit, StepPlan& plan, std::vector<int64_t>& ids) {
   plan.clear();
   ids.clear();
-  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < config_.max_num_seqs &&
-         admit(waiting_.front())) {
+  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < config_.max_num_seqs && admit(waiting_.front())) {
     running_.push_back(waiting_.front());
     waiting_.pop_front();
   }

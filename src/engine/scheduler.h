@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Chooses the rows of a step: every running decode first, then prefill chunks in order of arrival, under the token and row
-// limits. A request is admitted when a slot and the pages for its whole length can be had, so it never runs out midway.
+// Chooses the rows of a step: every running decode first, then prefill chunks in order of arrival, under the token and
+// row limits. A request is admitted when a slot and the pages for its whole length can be had, so it never runs out
+// midway.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,9 @@ namespace coluber {
 
 struct SessionCheckpoint::Impl {
   Impl(StateCache& state_cache, int32_t slot, const Sequence& sequence)
-      : cache(state_cache), state_slot(slot), tokens(sequence.tokens.begin(), sequence.tokens.begin() + sequence.num_computed_tokens) {}
+      : cache(state_cache),
+        state_slot(slot),
+        tokens(sequence.tokens.begin(), sequence.tokens.begin() + sequence.num_computed_tokens) {}
   ~Impl() { cache.release_slot(state_slot); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -69,7 +71,8 @@ void Session::Impl::extend(std::span<const int32_t> ids, int64_t chunk,
   const int64_t total = sequence.num_computed_tokens + static_cast<int64_t>(ids.size());
   const int64_t limit = engine.loaded.config->max_model_len;
   if (total > limit)
-    throw make_error(ErrorCode::kContextLength, "the session would hold {} tokens and the model's context limit is {}", total, limit);
+    throw make_error(ErrorCode::kContextLength, "the session would hold {} tokens and the model's context limit is {}",
+                     total, limit);
   if (!engine.cache->reserve(sequence, total))
     throw make_error(ErrorCode::kResourceExhausted, "no state slot or attention pages are free for {} tokens", total);
   sequence.tokens.resize(static_cast<size_t>(sequence.num_computed_tokens));
@@ -109,11 +112,13 @@ std::span<const float> Session::last_logits() const {
   return impl_->last_logits;
 }
 
-RequestOutput Session::generate(const SamplingParams& sampling,
-                                const std::function<bool(const TokenOutput& token, const std::string& text)>& on_token) {
+RequestOutput Session::generate(
+    const SamplingParams& sampling,
+    const std::function<bool(const TokenOutput& token, const std::string& text)>& on_token) {
   Impl& s = *impl_;
   check_sampling(sampling, s.engine.loaded.model->info().vocab_size, s.engine.loaded.tokenizer != nullptr);
-  Generation generation(sampling, s.engine.next_seed(sampling), s.engine.loaded.eos_token_ids, s.engine.loaded.tokenizer.get());
+  Generation generation(sampling, s.engine.next_seed(sampling), s.engine.loaded.eos_token_ids,
+                        s.engine.loaded.tokenizer.get());
   const auto prompt = s.sequence.num_computed_tokens;
   const std::span<const float> first = last_logits();
   std::vector<int32_t> tokens(s.sequence.tokens.begin(), s.sequence.tokens.begin() + prompt);
@@ -152,7 +157,8 @@ RequestOutput Session::generate(const SamplingParams& sampling,
 SessionCheckpoint Session::checkpoint() {
   Impl& s = *impl_;
   if (s.sequence.num_computed_tokens == 0)
-    throw make_error(ErrorCode::kInvalidArgument, "an empty session has nothing to go back to; feed it at least one token");
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "an empty session has nothing to go back to; feed it at least one token");
   const int32_t slot = s.engine.cache->copy_to_new_slot(s.sequence);
   if (slot == 0)
     throw make_error(ErrorCode::kResourceExhausted, "no state slot is free for a checkpoint; drop an older one");
@@ -169,10 +175,11 @@ void Session::rollback(const SessionCheckpoint& checkpoint) {
     throw make_error(ErrorCode::kInvalidArgument, "the checkpoint is empty or of another engine");
   const std::vector<int32_t>& held = checkpoint.impl_->tokens;
   const std::span<const int32_t> now = tokens();
-  // Attention pages hold one continuation: the checkpoint's keys are still there only while its tokens begin the session's.
+  // Attention pages hold one continuation: the checkpoint's keys are still there only while its tokens begin the
+  // session's.
   if (held.size() > now.size() || !std::equal(held.begin(), held.end(), now.begin()))
-    throw make_error(ErrorCode::kInvalidArgument, "the checkpoint of {} tokens is no prefix of the session's {} tokens", held.size(),
-                     now.size());
+    throw make_error(ErrorCode::kInvalidArgument, "the checkpoint of {} tokens is no prefix of the session's {} tokens",
+                     held.size(), now.size());
   s.engine.cache->copy_back(checkpoint.impl_->state_slot, s.sequence);
   s.sequence.tokens = held;
   s.sequence.num_computed_tokens = static_cast<int64_t>(held.size());

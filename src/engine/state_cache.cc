@@ -22,7 +22,10 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 }  // namespace
 
 StateCache::StateCache(const EngineConfig& config, Device& device, const StateCacheOptions& options)
-    : device_(device), memory_bytes_(options.memory_bytes), tags_("states", options.num_slots + 1), fingerprint_(options.fingerprint) {
+    : device_(device),
+      memory_bytes_(options.memory_bytes),
+      tags_("states", options.num_slots + 1),
+      fingerprint_(options.fingerprint) {
   CacheLayouts layouts = make_cache_layouts(config);
   state_layout_ = std::move(layouts.state);
   attention_layout_ = std::move(layouts.attention);
@@ -56,7 +59,8 @@ bool StateCache::can_ever_hold(int64_t num_tokens) const {
 }
 
 bool StateCache::fits(int64_t more_bytes) const {
-  const int64_t used = slots_->num_used() * state_layout_.slot_bytes + (pages_ ? pages_->num_used() * attention_layout_.page_bytes : 0);
+  const int64_t used =
+      slots_->num_used() * state_layout_.slot_bytes + (pages_ ? pages_->num_used() * attention_layout_.page_bytes : 0);
   return more_bytes <= memory_bytes_ - used;
 }
 
@@ -136,9 +140,11 @@ StateTag StateCache::tag_of(const Sequence& sequence) const {
 }
 
 void StateCache::check_read(const PlanRow& row) const {
-  COLUBER_CHECK(row.write_slot != 0 && slots_->in_use(row.write_slot), "slot {} is not owned by the row's sequence", row.write_slot);
-  COLUBER_CHECK(row.read_position == row.sequence->num_computed_tokens, "the plan reads position {} and the sequence is at {}",
-                row.read_position, row.sequence->num_computed_tokens);
+  COLUBER_CHECK(row.write_slot != 0 && slots_->in_use(row.write_slot), "slot {} is not owned by the row's sequence",
+                row.write_slot);
+  COLUBER_CHECK(row.read_position == row.sequence->num_computed_tokens,
+                "the plan reads position {} and the sequence is at {}", row.read_position,
+                row.sequence->num_computed_tokens);
   if (row.read_position > 0) tags_.expect(row.read_slot, tag_of(*row.sequence));
 }
 
@@ -154,6 +160,8 @@ void StateCache::end_write(const PlanRow& row) {
 
 int64_t StateCache::free_slots() const noexcept { return slots_->num_free(); }
 int64_t StateCache::free_pages() const noexcept { return pages_ ? pages_->num_free() : 0; }
-int64_t StateCache::mapped_bytes() const noexcept { return slots_->mapped_bytes() + (pages_ ? pages_->mapped_bytes() : 0); }
+int64_t StateCache::mapped_bytes() const noexcept {
+  return slots_->mapped_bytes() + (pages_ ? pages_->mapped_bytes() : 0);
+}
 
 }  // namespace coluber

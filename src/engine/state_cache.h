@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory of sequences: one recurrent slot each (all layers' states in one contiguous range) and attention pages, from elastic
-// pools; and the tags that prove what a slot holds. Binds the layers to the pools. One thread.
+// The memory of sequences: one recurrent slot each (all layers' states in one contiguous range) and attention pages,
+// from elastic pools; and the tags that prove what a slot holds. Binds the layers to the pools. One thread.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,23 @@
 namespace coluber {
 
 struct StateCacheOptions {
-  int64_t num_slots = 0;          // sequences and checkpoints that may exist at once
-  int64_t memory_bytes = 0;       // budget of slots and pages together
-  bool poison = false;            // tests: pages are filled with NaN when handed out
+  int64_t num_slots = 0;     // sequences and checkpoints that may exist at once
+  int64_t memory_bytes = 0;  // budget of slots and pages together
+  bool poison = false;       // tests: pages are filled with NaN when handed out
   Hash128 fingerprint;
 };
 
 class StateCache {
  public:
-  // Lays the layers' states out and binds the layers. Throws Error(kOutOfMemory) with the sizes where one sequence does not fit.
+  // Lays the layers' states out and binds the layers. Throws Error(kOutOfMemory) with the sizes where one sequence does
+  // not fit.
   StateCache(const EngineConfig& config, Device& device, const StateCacheOptions& options);
 
   Device& device() const noexcept { return device_; }
   const StateLayout& state_layout() const noexcept { return state_layout_; }
 
-  // Gives the sequence a slot and pages for `num_tokens` tokens in all. False, with nothing changed, where they cannot be had now.
+  // Gives the sequence a slot and pages for `num_tokens` tokens in all. False, with nothing changed, where they cannot
+  // be had now.
   bool reserve(Sequence& sequence, int64_t num_tokens);
   // Gives everything back; the sequence must be computed anew.
   void release(Sequence& sequence);
@@ -51,7 +53,8 @@ class StateCache {
 
   int64_t attention_slot(const Sequence& sequence, int64_t position) const;
 
-  // The three moments of a row: the tag must be what the plan expects; the slot is void; the slot holds the new position.
+  // The three moments of a row: the tag must be what the plan expects; the slot is void; the slot holds the new
+  // position.
   void check_read(const PlanRow& row) const;
   void begin_write(const PlanRow& row);
   void end_write(const PlanRow& row);
@@ -70,7 +73,8 @@ class StateCache {
   int64_t memory_bytes_;
   StateLayout state_layout_;
   AttentionLayout attention_layout_;
-  std::unique_ptr<PagePool> slots_;  // a model without recurrent layers has slots of one byte: tags and ids stay the same
+  std::unique_ptr<PagePool>
+      slots_;  // a model without recurrent layers has slots of one byte: tags and ids stay the same
   std::unique_ptr<PagePool> pages_;  // null without attention layers
   StateTagTable tags_;
   Hash128 fingerprint_;

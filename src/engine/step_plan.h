@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one step does: which rows run how many tokens, which slot each reads at which position and writes at which. The runner
-// checks every read against the state's tag before anything is computed.
+// What one step does: which rows run how many tokens, which slot each reads at which position and writes at which. The
+// runner checks every read against the state's tag before anything is computed.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ enum class WantedLogits { kNone, kLast, kAll };
 
 struct PlanRow {
   Sequence* sequence = nullptr;
-  int64_t num_tokens = 0;              // scheduled in this step
+  int64_t num_tokens = 0;  // scheduled in this step
   int32_t read_slot = 0;
-  int64_t read_position = 0;           // 0: starts from zeros, the slot is not read
+  int64_t read_position = 0;  // 0: starts from zeros, the slot is not read
   int32_t write_slot = 0;
   int64_t write_position = 0;
   WantedLogits logits = WantedLogits::kLast;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How far a candidate's results may lie from its reference's: a constant of each operation's contract header, read by the
-// test harness alone.
+// How far a candidate's results may lie from its reference's: a constant of each operation's contract header, read by
+// the test harness alone.
 #pragma once
 
 namespace coluber {

@@ -30,7 +30,8 @@ TEST(BuiltinModel, GivesItsExpectedTextAndLogits) {
     const Json::Array& top_ids = test.at("top5").at("ids").as_array();
     const Json::Array& top_logits = test.at("top5").at("logits").as_array();
     for (size_t i = 0; i < top_ids.size(); ++i)
-      EXPECT_NEAR(session->last_logits()[static_cast<size_t>(top_ids[i].as_int())], top_logits[i].as_double(), kLogitTolerance);
+      EXPECT_NEAR(session->last_logits()[static_cast<size_t>(top_ids[i].as_int())], top_logits[i].as_double(),
+                  kLogitTolerance);
     const Json::Array& greedy_ids = test.at("greedy_ids").as_array();
     const RequestOutput output = session->generate(families::greedy(static_cast<int64_t>(greedy_ids.size())));
     ASSERT_EQ(output.tokens.size(), greedy_ids.size());

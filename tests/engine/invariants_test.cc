@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What must hold for every family: no trace of what a pool held before, no matter how a prompt is cut, who else is in the batch, or
-// whose slot it was.
+// What must hold for every family: no trace of what a pool held before, no matter how a prompt is cut, who else is in
+// the batch, or whose slot it was.
 #include <gtest/gtest.h>
 
 #include <cmath>

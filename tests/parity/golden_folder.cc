@@ -17,7 +17,8 @@ Folder read_folder(const std::filesystem::path& path) {
   folder.name = path.filename().string();
   const JsonParseOptions python{.allow_python_constants = true};
   const Json config = read_json_file(path / "config.json", python);
-  if (const Json* type = config.find("model_type"); type != nullptr && type->is_string()) folder.model_type = type->as_string();
+  if (const Json* type = config.find("model_type"); type != nullptr && type->is_string())
+    folder.model_type = type->as_string();
   const Json golden = read_json_file(path / "golden.json", python);
   folder.relative_tolerance = std::max(1e-4, 3.0 * golden.at("hf_float32_vs_reference_rel").as_double());
   folder.tolerance = folder.relative_tolerance * golden.at("logits_std").as_double();
@@ -46,7 +47,8 @@ std::vector<Folder> find_folders() {
   return folders;
 }
 
-Tensors::Tensors(const std::string& folder) : file_(std::make_unique<SafetensorsFile>(folder + "/golden.safetensors")) {}
+Tensors::Tensors(const std::string& folder)
+    : file_(std::make_unique<SafetensorsFile>(folder + "/golden.safetensors")) {}
 
 bool Tensors::contains(const std::string& name) const { return file_->find(name) != nullptr; }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Golden checkpoints: a folder with config.json, weights, golden.safetensors (prompts and expected outputs) and golden.json.
-// Found by enumeration in tests/data and, where it lies beside the repository, in ../shared/golden.
+// Golden checkpoints: a folder with config.json, weights, golden.safetensors (prompts and expected outputs) and
+// golden.json. Found by enumeration in tests/data and, where it lies beside the repository, in ../shared/golden.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,17 @@ namespace coluber::golden {
 struct Folder {
   std::string path;
   std::string name;
-  std::string model_type;          // empty: config.json names none
-  double tolerance = 0.0;          // of logits, absolute: max(1e-4, 3 * float32 noise) * std of the logits
+  std::string model_type;           // empty: config.json names none
+  double tolerance = 0.0;           // of logits, absolute: max(1e-4, 3 * float32 noise) * std of the logits
   double relative_tolerance = 0.0;  // the same relative to a tensor's standard deviation
   std::vector<int64_t> prompt_lengths;
   int64_t states_prompt = 17;
 };
 
 // How a failing test names the folder.
-inline void PrintTo(const Folder& folder, std::ostream* os) { *os << folder.path; }  // NOLINT(readability-identifier-naming)
+inline void PrintTo(const Folder& folder, std::ostream* os) {
+  *os << folder.path;
+}  // NOLINT(readability-identifier-naming)
 
 // Every folder with golden.json and config.json, by name; the main copy in tests/data wins.
 std::vector<Folder> find_folders();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every golden folder of a supported family: logits of every prompt in several chunk sizes, greedy continuations, hidden states
-// and final states, through the engine's own steps. A model is tested with no test code: put its folder there.
+// Every golden folder of a supported family: logits of every prompt in several chunk sizes, greedy continuations,
+// hidden states and final states, through the engine's own steps. A model is tested with no test code: put its folder
+// there.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,7 +60,8 @@ TEST_P(Parity, LogitsOfEveryPromptInEveryChunkSize) {
         logits.insert(logits.end(), values, values + rows * vocab);
       });
       ASSERT_EQ(static_cast<int64_t>(logits.size()), length * vocab);
-      EXPECT_EQ(engine_->num_steps() - steps_before, (length + chunk - 1) / chunk) << "each chunk is one step of the engine";
+      EXPECT_EQ(engine_->num_steps() - steps_before, (length + chunk - 1) / chunk)
+          << "each chunk is one step of the engine";
       const size_t kept = expected.size();  // of the long prompt only the last rows
       int64_t worst = 0;
       const double difference = golden::max_abs_difference(logits.data() + (logits.size() - kept), expected.data(),
@@ -85,8 +87,8 @@ TEST_P(Parity, GreedyTokens) {
     ASSERT_EQ(output.tokens.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
       if (output.tokens[i].id == expected[i]) continue;
-      EXPECT_LT(margin[i], kUndecidedMargin) << "prompt " << length << ": token " << i << " is " << output.tokens[i].id
-                                             << ", expected " << expected[i];
+      EXPECT_LT(margin[i], kUndecidedMargin)
+          << "prompt " << length << ": token " << i << " is " << output.tokens[i].id << ", expected " << expected[i];
       break;
     }
   }
@@ -130,7 +132,8 @@ void compare_state(const ExportedState& state, const Tensors& tensors) {
   const int64_t rows = static_cast<int64_t>(expected.size()) / columns;
   ASSERT_EQ(static_cast<int64_t>(state.values.size()), rows * kept) << state.name;
   for (int64_t r = 0; r < rows; ++r)
-    ASSERT_LE(golden::max_abs_difference(state.values.data() + r * kept, expected.data() + r * columns + (columns - kept), kept),
+    ASSERT_LE(golden::max_abs_difference(state.values.data() + r * kept,
+                                         expected.data() + r * columns + (columns - kept), kept),
               kStateTolerance * largest)
         << state.name << " row " << r;
 }

@@ -90,7 +90,8 @@ void scale_yarn(const RopeConfig& config, std::vector<double>& frequencies) {
 double yarn_attention_factor(const RopeConfig& config) {
   if (config.attention_factor) return *config.attention_factor;
   auto magnitude = [&](double mscale) { return 0.1 * mscale * std::log(config.factor) + 1.0; };
-  if (config.mscale > 0 && config.mscale_all_dim > 0) return magnitude(config.mscale) / magnitude(config.mscale_all_dim);
+  if (config.mscale > 0 && config.mscale_all_dim > 0)
+    return magnitude(config.mscale) / magnitude(config.mscale_all_dim);
   return magnitude(1.0);
 }
 

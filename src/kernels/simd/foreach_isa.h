@@ -5,11 +5,12 @@
 //   #include "kernels/simd/foreach_isa.h"
 //
 // The source has no include guard and includes nothing that is not already included: it is wrapped in namespace
-// coluber::avx2, ::avx512 and ::avx512_bf16, under the target options of the tier, after that tier's vector type (vec.inl).
-// Include every header that the source needs above these two lines. Constructors that the compiler writes by itself do not get
-// the tier's target options: a struct that starts with vectors needs one of its own.
+// coluber::avx2, ::avx512 and ::avx512_bf16, under the target options of the tier, after that tier's vector type
+// (vec.inl). Include every header that the source needs above these two lines. Constructors that the compiler writes by
+// itself do not get the tier's target options: a struct that starts with vectors needs one of its own.
 
-// GCC 12's own AVX-512 intrinsics pass "undefined" registers on purpose and then warn about them where they are inlined.
+// GCC 12's own AVX-512 intrinsics pass "undefined" registers on purpose and then warn about them where they are
+// inlined.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -54,7 +55,8 @@ namespace coluber::avx512 {
 #pragma GCC pop_options
 
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,prfchw,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vnni,prefer-vector-width=512")
+#pragma GCC target( \
+    "avx2,fma,f16c,prfchw,avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vnni,prefer-vector-width=512")
 #define COLUBER_ISA_BF16 1
 namespace coluber::avx512_bf16 {
 #include "kernels/simd/vec_avx512.inl"
