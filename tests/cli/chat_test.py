@@ -107,6 +107,11 @@ class Pipe(CliTest):
         self.edit_json(model / "tokenizer_config.json", lambda t: t.pop("chat_template"))
         self.fails(None, "chat", model, stdin="hi\n", says=["chat template", "--raw"])
 
+    def test_an_answer_that_meets_the_context_limit_says_what_makes_room(self):
+        result = self.succeeds("chat", "--max-model-len", "12", "--seed", "1", stdin="hi\n")
+        self.assertIn("/reset", result.err)
+        self.assertNotIn("--max-tokens", result.err)
+
     def test_conversation_beyond_the_context_limit_is_refused(self):
         result = self.fails(None, "chat", "--max-model-len", "16", stdin="one two three four five six seven eight nine ten\n")
         self.assertIn("16", result.err)

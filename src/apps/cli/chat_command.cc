@@ -109,7 +109,8 @@ class Chat {
       clear_interrupt();
       notice("stopped");
     } else if (reason == FinishReason::kLength) {
-      notice("the answer was cut at its limit; --max-tokens raises it");
+      notice(conversation_.context_is_full() ? "the conversation fills the model's context; /reset makes room"
+                                             : "the answer was cut at its limit; --max-tokens raises it");
     }
   }
 

@@ -45,6 +45,8 @@ class Conversation {
                       const std::function<void(int64_t done, int64_t total)>& on_progress);
 
   int64_t tokens_held() const noexcept { return static_cast<int64_t>(session_->tokens().size()); }
+  // No token fits in beyond the one that was sampled last.
+  bool context_is_full() const noexcept { return tokens_held() + 1 >= engine_.config().max_model_len; }
   const TurnStats& last_turn() const noexcept { return last_turn_; }
   int64_t total_reused() const noexcept { return total_reused_; }
   int64_t total_computed() const noexcept { return total_computed_; }
