@@ -86,6 +86,12 @@ class Readme(unittest.TestCase):
         printed = prompt + program("run", "--raw", "-p", prompt, "-n", "60", "--seed", "1")
         self.assertEqual(" ".join(printed.split()), " ".join(story.split()))
 
+    @unittest.skipUnless("COLUBER_BUILD" in os.environ, "no build folder of `make test` is named")
+    def test_it_shows_the_number_of_tests(self):
+        listed = subprocess.run(["ctest", "-N", "--test-dir", os.environ["COLUBER_BUILD"]], stdout=subprocess.PIPE, check=True, timeout=60)
+        total = re.search(r"Total Tests: (\d+)", listed.stdout.decode())[1]
+        self.assertIn(f"100% tests passed, 0 tests failed out of {total}\n", self.text)
+
     def test_its_table_names_every_command(self):
         for command in re.findall(r"^  ([a-z]+)  +", program("--help"), re.M):
             self.assertRegex(self.text, rf"(?m)^\| `{command}` \| `coluber {command}")
