@@ -17,7 +17,7 @@ namespace {
 // No weight is larger than this (64 GiB): a stand-in beyond it is what a damaged configuration asks for.
 constexpr int64_t kMostStandInBytes = int64_t{1} << 36;
 // Copies of stand-ins, all together: the vectors of a layer, where matrices cost only addresses.
-constexpr int64_t kMostCopiedStandIns = int64_t{1} << 26;
+constexpr int64_t kMostCopiedStandIns = int64_t{1} << 24;
 constexpr size_t kMostProblems = 1000;
 constexpr size_t kMostProblemsShown = 100;
 

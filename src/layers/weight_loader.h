@@ -29,7 +29,7 @@ class WeightLoader {
   // not fit is noted for `finish`, and zeros of the expected shape come back (float32; any-size as 1). Throws what
   // `finish` would once 1000 problems are noted, or where the zeros would be larger than any model's weight.
   TensorView take(std::string_view name, const Shape& expected);
-  // A float32 copy. Throws what `finish` would once zeros for tensors that do not fit fill 64 MiB.
+  // A float32 copy. Throws what `finish` would once zeros for tensors that do not fit fill 16 MiB.
   std::vector<float> take_float(std::string_view name, const Shape& expected);
   // The first of the names that is there (both spellings of published checkpoints); the first one in messages.
   std::string_view first_of(std::initializer_list<std::string_view> names) const;
