@@ -63,6 +63,11 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   size_ = static_cast<size_t>(status.st_size);
   if (size_ == 0) return;
   void* memory = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (memory == MAP_FAILED && errno == ENOMEM) {
+    throw make_error(ErrorCode::kOutOfMemory,
+                     "cannot map '{}': its {} bytes are more than the process may address (a limit of ulimit -v?)",
+                     path, size_);
+  }
   if (memory == MAP_FAILED) throw_system("map", path, errno);
   data_ = static_cast<const std::byte*>(memory);
 }
