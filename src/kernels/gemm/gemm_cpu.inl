@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix products on packed panels. Very few rows (kDirectRows) run one register tile over all of K straight from the
 // packed weight. More rows are packed into the order in which tiles read them and K is cut into blocks, with the sums
-// between blocks in scratch (exact, so the chain over k is the same). A few rows (kFewRows) still read the panel in
-// place, widening in registers, in blocks so short that the tiles beside and below find them in the first-level cache.
-// For many rows a block is first widened to float32 and cut into tile columns, each of which stays in the first-level
-// cache while the tiles below it run.
+// between blocks in scratch (exact, so the chain over k is the same). Rows that make one tile read the panel in place,
+// widening in registers, in blocks so short that the tile beside it finds them in the first-level cache. For more rows
+// each tile column of a block is first widened to float32; it stays in the first-level cache while the tiles below it
+// run, and the next one takes its place there.
 #include "kernels/gemm/gemm_tile.inl"
 #include "kernels/simd/transpose.inl"
 
 inline constexpr bool kWide = kLanes == 16;
 // 12 x 32 or 6 x 16: 24 or 12 accumulators. High and narrow, so that a tile column of kBlockK fits the first-level
-// cache (24 or 16 KiB) beside the rows that stream past it from the second.
+// cache (20 or 16 KiB) beside the rows that stream past it from the second.
 inline constexpr int kTileRows = kWide ? 12 : 6;
 inline constexpr int kTileVectors = 2;
 inline constexpr int kPanelVectors = PackedMatrix::kPanel / kLanes;
 inline constexpr int kStepVectors = PackedMatrix::kPanelStep / kLanes;  // the tile of the last, narrower panel
 inline constexpr int kDirectRows = kWide ? 6 : 1;                       // that fit beside kPanelVectors in registers
-inline constexpr int64_t kFewRows = kWide ? 24 : 12;
-inline constexpr int64_t kBlockK = kWide ? 192 : 256;
+inline constexpr int64_t kFewRows = 2 * kTileRows;
+inline constexpr int64_t kBlockK = kWide ? 160 : 256;
 inline constexpr int64_t kShortBlockBytes = 12 << 10;  // of a panel
 inline constexpr int64_t kBlockTiles = kWide ? 16 : 32;
 inline constexpr int64_t kPrefetchBytes = 2048;
@@ -113,30 +113,25 @@ void run_direct(const GemmArgs& args, const Operand<W>& operand, ThreadPool& poo
   });
 }
 
-// `count` of k of a panel, cut into tile columns: [width / columns][count][columns], as float32 or, for bf16 dots, the
-// pairs as they are.
+// `count` of k of a tile column, [count][columns], as float32 or, for bf16 dots, the pairs as they are.
 template <typename Stored>
-void widen_block(Panel<Stored> panel, int64_t count, int64_t columns, float* out) {
-  constexpr bool kTwo = std::is_same_v<Stored, WeightBf16>;
-  for (int64_t i = 0; i < count; i += kTwo ? 2 : 1) {
-    const typename Stored::Element* from = panel.data + i / (kTwo ? 2 : 1) * panel.width * Stored::kElements;
-    float* to = out + i * columns;
-    for (int64_t j = 0; j < panel.width; j += columns, to += count * columns) {
-      for (int64_t x = j; x < j + columns; x += kLanes) {
-        float* at = to + (x - j);
-        const auto* element = from + x * Stored::kElements;
-        prefetch(reinterpret_cast<const char*>(element) + kPrefetchBytes);
-        if constexpr (std::is_same_v<Stored, WeightF32>) {
-          store(at, load(element));
-        } else if constexpr (std::is_same_v<Stored, WeightF16>) {
-          store(at, load_f16(element));
-        } else if constexpr (std::is_same_v<Stored, WeightBf16Dot>) {
-          store(at, load(reinterpret_cast<const float*>(element)));
-        } else {
-          const VecPairs pairs = load_bf16_pairs(element);
-          store(at, first_of_pairs(pairs));
-          if (i + 1 < count) store(at + columns, second_of_pairs(pairs));
-        }
+void widen_column(Panel<Stored> column, int64_t count, int64_t columns, float* out) {
+  constexpr int64_t kDepth = std::is_same_v<Stored, WeightBf16> ? 2 : 1;
+  const typename Stored::Element* from = column.data;
+  for (int64_t i = 0; i < count; i += kDepth, from += column.width * Stored::kElements, out += kDepth * columns) {
+    for (int64_t x = 0; x < columns; x += kLanes) {
+      const typename Stored::Element* at = from + x * Stored::kElements;
+      prefetch(reinterpret_cast<const char*>(at) + kPrefetchBytes);
+      if constexpr (std::is_same_v<Stored, WeightF32>) {
+        store(out + x, load(at));
+      } else if constexpr (std::is_same_v<Stored, WeightF16>) {
+        store(out + x, load_f16(at));
+      } else if constexpr (std::is_same_v<Stored, WeightBf16Dot>) {
+        store(out + x, load(reinterpret_cast<const float*>(at)));
+      } else {
+        const VecPairs pairs = load_bf16_pairs(at);
+        store(out + x, first_of_pairs(pairs));
+        if (i + 1 < count) store(out + columns + x, second_of_pairs(pairs));
       }
     }
   }
@@ -200,7 +195,7 @@ class Fetcher {
 };
 
 struct BlockScratch {
-  float* widened;  // [kBlockK, kPanel]
+  float* widened;  // [kBlockK, a tile's columns]
   float* partial;  // [tile column][tile][kTileRows, a tile's columns]
 };
 
@@ -242,15 +237,14 @@ void run_block(const GemmArgs& args, const Blocking<W>& blocking, int64_t p, int
                           static_cast<int64_t>(sizeof(typename Stored::Element));
     Fetcher fetcher(reinterpret_cast<const char*>(data) + bytes, kInPlace && whole ? 0 : bytes,
                     (tile_end - tile_begin) * (stored.width / columns));
-    if constexpr (!kInPlace) widen_block<Stored>({data, stored.width}, count, columns, scratch.widened);
     for (int64_t j = 0; j < stored.width; j += columns) {
       Slice<W> slice;
       slice.args = &args;
       slice.count = count;
-      if constexpr (kInPlace) {
-        slice.panel = {data + j * W::kElements, stored.width};
-      } else {
-        slice.panel = {reinterpret_cast<const typename W::Element*>(scratch.widened + j * count), columns};
+      slice.panel = {reinterpret_cast<const typename W::Element*>(data + j * Stored::kElements), stored.width};
+      if constexpr (!kInPlace) {
+        widen_column<Stored>({data + j * Stored::kElements, stored.width}, count, columns, scratch.widened);
+        slice.panel = {reinterpret_cast<const typename W::Element*>(scratch.widened), columns};
       }
       slice.ahead = bytes;
       slice.column = p * PackedMatrix::kPanel + j;
@@ -271,8 +265,9 @@ void run_blocked(const GemmArgs& args, const Operand<W>& operand, ThreadPool& po
   // Enough chunks that a thread which loses its core for a while costs the others little and that all end together,
   // none so short that widening shows.
   constexpr int64_t kChunksPerThread = 16, kFewestTiles = kWide ? 8 : 16;
-  constexpr int64_t kShortBlockK =
-      kShortBlockBytes / (PackedMatrix::kPanel * static_cast<int64_t>(sizeof(typename Stored::Element)));
+  constexpr int64_t kStepBytes = PackedMatrix::kPanel * static_cast<int64_t>(sizeof(typename Stored::Element)) *
+                                 (std::is_same_v<Stored, WeightBf16Dot> ? 2 : 1);
+  constexpr int64_t kShortBlockK = kShortBlockBytes / kStepBytes;
   WorkspaceScope scope(workspace);
   Blocking<W> blocking(args.m, operand.k, kInPlace ? kShortBlockK : kBlockK);
   blocking.pack(operand, pool, workspace);
@@ -282,7 +277,7 @@ void run_blocked(const GemmArgs& args, const Operand<W>& operand, ThreadPool& po
   const int64_t parts = (blocking.tiles + shortest - 1) / shortest;
   const int64_t part = (blocking.tiles + parts - 1) / parts;
 
-  const int64_t widened = kInPlace ? 0 : kBlockK * PackedMatrix::kPanel;
+  const int64_t widened = kInPlace ? 0 : kBlockK * kTileVectors * kLanes;
   const int64_t each = widened + part * kTileRows * PackedMatrix::kPanel;
   float* scratch = workspace.take<float>(each * pool.size());
   pool.parallel_for(panels * parts, 1, [&](int64_t begin, int64_t end, int thread) {
@@ -299,7 +294,7 @@ void run_blocked(const GemmArgs& args, const Operand<W>& operand, ThreadPool& po
 template <typename Stored>
 void run(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
   if (args.m <= kDirectRows) return run_direct<Stored>(args, {args.a, args.lda, args.w->k()}, pool);
-  if (args.m <= kFewRows)
+  if (args.m <= kTileRows)
     return run_blocked<Stored, Stored, true>(args, {args.a, args.lda, args.w->k()}, pool, workspace);
   run_blocked<Stored, WeightF32, false>(args, {args.a, args.lda, args.w->k()}, pool, workspace);
 }
@@ -332,7 +327,7 @@ inline void multiply_bf16(const GemmArgs& args, ThreadPool& pool, Workspace& wor
   });
   const Operand<WeightBf16Dot> operand = {reinterpret_cast<const uint32_t*>(rounded), pairs, pairs};
   if (args.m <= kDirectRows) return run_direct<WeightBf16Dot>(args, operand, pool);
-  if (args.m <= kFewRows) return run_blocked<WeightBf16Dot, WeightBf16Dot, true>(args, operand, pool, workspace);
+  if (args.m <= kTileRows) return run_blocked<WeightBf16Dot, WeightBf16Dot, true>(args, operand, pool, workspace);
   run_blocked<WeightBf16Dot, WeightBf16Dot, false>(args, operand, pool, workspace);
 }
 

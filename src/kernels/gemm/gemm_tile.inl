@@ -148,6 +148,10 @@ struct Tile {
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) sum[r][v] = load(partial + (r * kVectors + v) * kLanes);
     }
+    // The next tile's, while this one multiplies.
+    const float* next = partial + kRows * kVectors * kLanes;
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows * kVectors * kLanes; i += 16) prefetch(next + i);
   }
   COLUBER_INLINE void store_partial(float* partial) const {
 #pragma GCC unroll 16
