@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/workspace.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -19,6 +21,18 @@ std::byte* aligned_start(std::byte* memory) {
   return memory + (kAlignment - address % kAlignment) % kAlignment;
 }
 
+// Rows of activations lie pages apart, so that a tile of a product would meet as many page table entries as it has
+// rows: whole huge pages are asked for. Refusal is harmless.
+std::unique_ptr<std::byte[]> allocate(int64_t size) {
+  constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+  std::unique_ptr<std::byte[]> memory(new std::byte[static_cast<size_t>(size + kAlignment)]);
+  const auto begin = reinterpret_cast<uintptr_t>(memory.get());
+  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t last = (begin + static_cast<uintptr_t>(size)) / kHugePage * kHugePage;
+  if (first < last) ::madvise(memory.get() + (first - begin), last - first, MADV_HUGEPAGE);
+  return memory;
+}
+
 }  // namespace
 
 void* Workspace::take_bytes(int64_t bytes) {
@@ -28,7 +42,7 @@ void* Workspace::take_bytes(int64_t bytes) {
   while (current_ < blocks_.size() && blocks_[current_].size - blocks_[current_].used < wanted) ++current_;
   if (current_ == blocks_.size()) {
     const int64_t size = std::max({wanted, capacity_bytes(), kFirstBlockBytes});
-    blocks_.push_back({std::unique_ptr<std::byte[]>(new std::byte[static_cast<size_t>(size + kAlignment)]), size, 0});
+    blocks_.push_back({allocate(size), size, 0});
   }
   Block& block = blocks_[current_];
   void* piece = aligned_start(block.memory.get()) + block.used;
@@ -40,7 +54,7 @@ void Workspace::reset() {
   if (blocks_.size() > 1) {
     const int64_t size = capacity_bytes();
     blocks_.clear();  // first, so that the peak is not the sum of old and new
-    blocks_.push_back({std::unique_ptr<std::byte[]>(new std::byte[static_cast<size_t>(size + kAlignment)]), size, 0});
+    blocks_.push_back({allocate(size), size, 0});
   }
   for (Block& block : blocks_) block.used = 0;
   current_ = 0;
