@@ -96,7 +96,8 @@ struct RequestOutput {
   std::vector<TokenOutput> tokens;  // new in this step
   std::string text;                 // new text; whole UTF-8 characters, held back while a stop string may be starting
   FinishReason finish_reason = FinishReason::kNone;
-  std::string error;  // kError: what happened
+  std::string error;                      // kError: what happened
+  ErrorCode error_code = ErrorCode::kOk;  // kError: whose fault it is
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;

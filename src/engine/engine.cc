@@ -86,6 +86,7 @@ RequestOutput Engine::Impl::advance(RequestId id, std::span<const float> logits)
   output.id = id;
   output.finish_reason = result.finish_reason;
   output.error = std::move(result.error);
+  output.error_code = result.error_code;
   output.text = std::move(result.text);
   output.prompt_tokens = request.prompt_tokens;
   if (output.finish_reason != FinishReason::kError) {
@@ -102,13 +103,14 @@ RequestOutput Engine::Impl::advance(RequestId id, std::span<const float> logits)
   return output;
 }
 
-std::vector<RequestOutput> Engine::Impl::fail_step(const std::string& message) {
+std::vector<RequestOutput> Engine::Impl::fail_step(ErrorCode code, const std::string& message) {
   std::vector<RequestOutput> outputs;
   for (int64_t id : plan_ids) {
     RequestOutput output;
     output.id = id;
     output.finish_reason = FinishReason::kError;
     output.error = message;
+    output.error_code = code;
     output.prompt_tokens = requests.at(id).prompt_tokens;
     outputs.push_back(std::move(output));
     end_request(id);
@@ -122,6 +124,7 @@ std::optional<RequestOutput> Engine::Impl::fail_stuck_request() {
   RequestOutput output;
   output.id = requests.begin()->first;
   output.finish_reason = FinishReason::kError;
+  output.error_code = ErrorCode::kResourceExhausted;
   output.error = "no state slot or attention pages are free: open sessions hold them; close one and ask again";
   end_request(output.id);
   return output;
@@ -142,7 +145,8 @@ std::vector<RequestOutput> Engine::Impl::step() {
     runner->run(plan);
   } catch (const std::exception& error) {  // a broken invariant, or no memory: only this step's requests end
     log_warn("a step of {} requests failed: {}", plan.rows.size(), error.what());
-    return fail_step(error.what());
+    const auto* ours = dynamic_cast<const Error*>(&error);
+    return fail_step(ours != nullptr ? ours->code() : ErrorCode::kOutOfMemory, error.what());
   }
   for (size_t row = 0; row < plan.rows.size(); ++row) {
     if (plan.rows[row].logits == WantedLogits::kNone) continue;

@@ -32,7 +32,7 @@ struct Engine::Impl {
   RequestOutput advance(RequestId id, std::span<const float> logits);
   void end_request(RequestId id);
   // Ends the plan's requests after a fault of ours; their states are gone, the others go on.
-  std::vector<RequestOutput> fail_step(const std::string& message);
+  std::vector<RequestOutput> fail_step(ErrorCode code, const std::string& message);
   std::optional<RequestOutput> fail_stuck_request();
 
   EngineOptions options;

@@ -29,6 +29,7 @@ Generation::Result Generation::next(std::span<const float> logits, std::span<con
   Result result;
   if (sample.non_finite) {
     result.finish_reason = FinishReason::kError;
+    result.error_code = ErrorCode::kNonFinite;
     result.error =
         fmt::format("the model gave logits that are not finite after {} tokens; the request ends here", tokens.size());
     return result;

@@ -27,6 +27,7 @@ class Generation {
     std::string text;  // new text that may be shown
     FinishReason finish_reason = FinishReason::kNone;
     std::string error;  // with kError
+    ErrorCode error_code = ErrorCode::kOk;
   };
   // Chooses the token that follows `tokens` (`num_prompt` of them the prompt) from their logits [V]. On kError no token
   // was chosen.

@@ -129,6 +129,7 @@ RequestOutput Session::generate(
     Generation::Result result = generation.next(logits, tokens, prompt);
     output.finish_reason = result.finish_reason;
     output.error = result.error;
+    output.error_code = result.error_code;
     output.text += result.text;
     if (result.finish_reason == FinishReason::kError) {
       reset();

@@ -17,6 +17,9 @@ namespace {
 // Addresses for attention pages: 2^44 bytes is more than any machine's memory and fits the address space.
 constexpr int64_t kMaxPageRangeBytes = int64_t{1} << 44;
 
+// Memory that a pool keeps for the next request even while it is idle.
+constexpr int64_t kKeptBytes = int64_t{64} << 20;
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
@@ -94,6 +97,13 @@ void StateCache::release(Sequence& sequence) {
   sequence.state_slot = 0;
   sequence.num_computed_tokens = 0;
   sequence.prefix_hash = {};
+  give_back(*slots_);
+  if (pages_) give_back(*pages_);
+}
+
+// Memory goes back where most of a large pool lies idle: often enough to matter, and not after every request.
+void StateCache::give_back(PagePool& pool) {
+  if (pool.mapped_bytes() > kKeptBytes && pool.num_used() * pool.page_bytes() < pool.mapped_bytes() / 4) pool.trim();
 }
 
 void StateCache::release_slot(int32_t slot) {

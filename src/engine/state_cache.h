@@ -65,6 +65,7 @@ class StateCache {
 
  private:
   int64_t pages_for(int64_t num_tokens) const;
+  static void give_back(PagePool& pool);
   StateTag tag_of(const Sequence& sequence) const;  // of a state that holds the sequence's computed tokens
   // Another slot or so many pages under the budget, or nothing.
   bool fits(int64_t more_bytes) const;

@@ -101,6 +101,20 @@ TEST_F(StateCacheTest, WhatCannotBeReservedChangesNothing) {
   EXPECT_TRUE(cache_->reserve(other, 1));
 }
 
+TEST_F(StateCacheTest, MemoryOfALongSequenceIsGivenBackWhenItEnds) {
+  make_cache(int64_t{1} << 30);
+  const int64_t tokens = (int64_t{256} << 20) / (cache_->bytes_for(16) - cache_->bytes_for(0)) * 16;
+  Sequence small = prompt(8);
+  Sequence large = prompt(8);
+  ASSERT_TRUE(cache_->reserve(small, 8));
+  ASSERT_TRUE(cache_->reserve(large, tokens));
+  EXPECT_GE(cache_->mapped_bytes(), int64_t{256} << 20);
+  run(small, 4);
+  cache_->release(large);
+  EXPECT_LT(cache_->mapped_bytes(), int64_t{16} << 20);
+  EXPECT_EQ(code_of_run(small, 4), ErrorCode::kOk) << "who still runs keeps what is his";
+}
+
 TEST_F(StateCacheTest, ACacheTooSmallForOneSequenceIsRefusedWithTheSizes) {
   try {
     make_cache(100);

@@ -109,7 +109,7 @@ FinishReason Conversation::generate(const std::function<bool(const std::string&)
     on_text(result.text.substr(streamed.size()));
     streamed = result.text;
   }
-  if (result.finish_reason == FinishReason::kError) throw Error(ErrorCode::kNonFinite, result.error);
+  if (result.finish_reason == FinishReason::kError) throw Error(result.error_code, result.error);
   stats.generated_tokens = static_cast<int64_t>(result.tokens.size());
   messages_.push_back({"assistant", streamed});
   return result.finish_reason;

@@ -45,6 +45,7 @@ struct Generated {
   FinishReason finish_reason = FinishReason::kAbort;
   int64_t cached_tokens = 0;
   std::string error;
+  ErrorCode error_code = ErrorCode::kOk;
 };
 
 void declare(Arguments& arguments, RunOptions& options) {
@@ -197,6 +198,7 @@ Generated generate(Engine& engine, const std::vector<int32_t>& prompt, const Sam
       if (piece.finish_reason != FinishReason::kNone) {
         result.finish_reason = piece.finish_reason;
         result.error = piece.error;
+        result.error_code = piece.error_code;
       }
     }
     fed += engine.config().scheduler.max_num_batched_tokens;
@@ -290,7 +292,7 @@ int run_command(const std::vector<std::string>& args) {
     output().write("\n");
   }
   output().flush();
-  if (generated.finish_reason == FinishReason::kError) throw Error(ErrorCode::kNonFinite, "run: " + generated.error);
+  if (generated.finish_reason == FinishReason::kError) throw Error(generated.error_code, "run: " + generated.error);
   if (interrupted()) throw Error(ErrorCode::kCancelled, "stopped by Ctrl-C");
   if (options.verbose || (stderr_is_terminal() && !options.json)) {
     report_timings(static_cast<int64_t>(ids.size()), static_cast<int64_t>(generated.tokens.size()), timings);
