@@ -17,6 +17,7 @@ inline constexpr int kPanelVectors = PackedMatrix::kPanel / kLanes;
 inline constexpr int kStepVectors = PackedMatrix::kPanelStep / kLanes;  // the tile of the last, narrower panel
 inline constexpr int kDirectRows = kWide ? 6 : 1;                       // that fit beside kPanelVectors in registers
 inline constexpr int64_t kFewRows = 2 * kTileRows;
+inline constexpr int64_t kInPlaceRows = kWide ? 2 * kTileRows : kTileRows;
 inline constexpr int64_t kBlockK = kWide ? 160 : 256;
 inline constexpr int64_t kShortBlockBytes = 12 << 10;  // of a panel
 inline constexpr int64_t kBlockTiles = kWide ? 16 : 32;
@@ -294,7 +295,7 @@ void run_blocked(const GemmArgs& args, const Operand<W>& operand, ThreadPool& po
 template <typename Stored>
 void run(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
   if (args.m <= kDirectRows) return run_direct<Stored>(args, {args.a, args.lda, args.w->k()}, pool);
-  if (args.m <= kTileRows)
+  if (args.m <= kInPlaceRows)
     return run_blocked<Stored, Stored, true>(args, {args.a, args.lda, args.w->k()}, pool, workspace);
   run_blocked<Stored, WeightF32, false>(args, {args.a, args.lda, args.w->k()}, pool, workspace);
 }
@@ -327,7 +328,7 @@ inline void multiply_bf16(const GemmArgs& args, ThreadPool& pool, Workspace& wor
   });
   const Operand<WeightBf16Dot> operand = {reinterpret_cast<const uint32_t*>(rounded), pairs, pairs};
   if (args.m <= kDirectRows) return run_direct<WeightBf16Dot>(args, operand, pool);
-  if (args.m <= kTileRows) return run_blocked<WeightBf16Dot, WeightBf16Dot, true>(args, operand, pool, workspace);
+  if (args.m <= kInPlaceRows) return run_blocked<WeightBf16Dot, WeightBf16Dot, true>(args, operand, pool, workspace);
   run_blocked<WeightBf16Dot, WeightBf16Dot, false>(args, operand, pool, workspace);
 }
 
