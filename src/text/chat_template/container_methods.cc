@@ -62,7 +62,7 @@ Value call_dict(Heap& heap, const Value& self, std::string_view name, const Args
     for (const Value& key : iterate(bound.at(0), heap)) made.set(key, bound.value(1, Value()));
     return heap.dict(std::move(made));
   }
-  Arguments(name, args, {});
+  [[maybe_unused]] const Arguments none(name, args, {});
   if (name == "copy") {
     Dict made;
     for (const auto& [key, value] : self.dict().entries) made.set(key, value);

@@ -25,6 +25,7 @@ Value filter_map(Interpreter& in, const Value& value, const Args& args) {
       else
         raise_type("Unexpected keyword argument '{}'", word);
     }
+    if (path == nullptr) raise_type("map requires a filter argument");
     if (!truthy(value)) return heap.iterator("generator", {});
     for (const Value& item : iterate(value, heap)) {
       heap.step();

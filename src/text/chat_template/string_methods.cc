@@ -365,7 +365,7 @@ constexpr std::array<std::string_view, 47> kStringMethods = {
     "startswith",   "strip",      "swapcase",  "title",       "translate", "upper",        "zfill"};
 
 Value changed_case(Heap& heap, const Text& text, std::string_view name, const Args& args) {
-  Arguments(name, args, {});
+  [[maybe_unused]] const Arguments none(name, args, {});
   heap.step(static_cast<int64_t>(text.bytes.size()) / 32);
   const std::string& from = text.bytes;
   return heap.string(name == "upper"        ? upper(from)
@@ -447,7 +447,7 @@ Value call_string_method(Interpreter& in, const Value& self, std::string_view na
   if (name == "expandtabs") return expand_tabs(heap, text, args);
   if (name == "format" || name == "format_map") return call_format(in, text, name, args);
   if (name.starts_with("is")) {
-    Arguments(name, args, {});
+    [[maybe_unused]] const Arguments none(name, args, {});
     return Value(classify(text.bytes, name));
   }
   raise_type("the method '{}' of strings is not supported in chat templates", name);
