@@ -86,7 +86,8 @@ TEST(TokenizerGolden, BuiltInModelGivesItsExpectedPromptIds) {
     const std::string folder = source_path(place);
     if (!file_exists(folder + "/tokenizer.json") || !file_exists(folder + "/expected.json")) continue;
     const auto tokenizer = Tokenizer::load(folder);
-    for (const auto& [name, one] : read_json_file(folder + "/expected.json").at("cases").as_object()) {
+    const Json expected = read_json_file(folder + "/expected.json");
+    for (const auto& [name, one] : expected.at("cases").as_object()) {
       if (one.find("prompt") == nullptr || one.find("prompt_ids") == nullptr) continue;
       EXPECT_EQ(tokenizer->encode(one.at("prompt").as_string()).value(), ids_of(one.at("prompt_ids"))) << name;
       EXPECT_EQ(tokenizer->decode(ids_of(one.at("greedy_ids")), false), one.at("greedy_text").as_string()) << name;
