@@ -19,7 +19,6 @@ constexpr int kHistoryLines = 1000;
 
 // libedit's own reader goes on after the first interrupted read, so Ctrl-C would need two presses.
 int read_character(EditLine* editor, wchar_t* out) {
-  (void)editor;
   std::mbstate_t state{};
   while (true) {
     char byte = 0;
@@ -30,6 +29,9 @@ int read_character(EditLine* editor, wchar_t* out) {
       if (errno == EINTR && !interrupted()) continue;  // a window was resized
       return -1;
     }
+    // Ctrl-D typed between two lines, before the editor took the terminal over, arrives as a zero byte.
+    const LineInfo* line = el_line(editor);
+    if (byte == 0 && line->lastchar == line->buffer) return 0;
     const size_t used = std::mbrtowc(out, &byte, 1, &state);
     if (used == static_cast<size_t>(-2)) continue;  // more bytes of this character follow
     if (used == static_cast<size_t>(-1)) {
