@@ -55,8 +55,9 @@ struct FullAttentionSpec {
   int64_t head_size = 0;
   DType dtype = DType::kFloat32;
   std::optional<int64_t> page_size_padded;
+  int64_t planes = 2;  // keys and values; 1 where a value is a part of its key (latent attention)
 
-  int64_t page_size_bytes() const;  // 2 (key and value) * block_size * num_kv_heads * head_size * element size
+  int64_t page_size_bytes() const;  // planes * block_size * num_kv_heads * head_size * element size, or the padded size
   int64_t max_num_blocks_per_req(int64_t max_model_len) const;
   int64_t max_memory_usage_bytes(int64_t max_model_len) const;
   int64_t block_table_cols(int64_t max_model_len) const { return max_num_blocks_per_req(max_model_len); }

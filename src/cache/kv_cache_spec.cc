@@ -106,7 +106,7 @@ int64_t FullAttentionSpec::page_size_bytes() const {
     throw make_error(ErrorCode::kInvalidConfig,
                      "attention page: block_size {}, num_kv_heads {} and head_size {}, expected all to be at least 1",
                      block_size, num_kv_heads, head_size);
-  const int64_t elements = checked_mul(checked_mul(2 * block_size, num_kv_heads), head_size);
+  const int64_t elements = checked_mul(checked_mul(checked_mul(planes, block_size), num_kv_heads), head_size);
   return padded_page_bytes(dtype_bytes(dtype, elements), page_size_padded);
 }
 

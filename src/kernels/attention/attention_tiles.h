@@ -25,6 +25,7 @@ struct AttentionTile {
   int64_t first_token = 0;     // in the packed batch
   int64_t first_position = 0;  // of first_token in its sequence
   int64_t num_tokens = 0;
+  const int32_t* blocks = nullptr;  // of a query that chooses its keys; positions above are then numbers of keys
 };
 
 // Running maximum, sum and unnormalised output of each vector of a tile.

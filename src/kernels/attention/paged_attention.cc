@@ -30,21 +30,37 @@ int64_t segments_of(const AttentionTile& tile) {
   return (tile.first_position + tile.num_tokens + kSegment - 1) / kSegment;
 }
 
+bool chooses(const PagedAttentionArgs& args, int64_t token) {
+  return args.selection.block_size > 0 && args.selection.lengths[token] > 0;
+}
+
+// Tokens of one tile. Queries that choose their keys share none of them.
+int64_t tile_tokens(const PagedAttentionArgs& args, int64_t row) {
+  for (int64_t t = args.query_start_loc[row]; t < args.query_start_loc[row + 1]; ++t) {
+    if (chooses(args, t)) return 1;
+  }
+  return std::max<int64_t>(1, kTileVectors / (args.num_heads / args.kv.num_kv_heads));
+}
+
 Plan plan_tiles(const PagedAttentionArgs& args, Workspace& workspace) {
   const int64_t group = args.num_heads / args.kv.num_kv_heads;
-  const int64_t step = std::max<int64_t>(1, kTileVectors / group);
   int64_t count = 0;
   for (int64_t r = 0; r < args.num_reqs; ++r) {
+    const int64_t step = tile_tokens(args, r);
     count += (args.query_start_loc[r + 1] - args.query_start_loc[r] + step - 1) / step * args.kv.num_kv_heads;
   }
   Plan plan;
   plan.tiles = workspace.take<AttentionTile>(count);
   for (int64_t r = 0; r < args.num_reqs; ++r) {
     const int64_t begin = args.query_start_loc[r], end = args.query_start_loc[r + 1];
-    const int64_t computed = args.seq_lens[r] - (end - begin);
+    const int64_t computed = args.seq_lens[r] - (end - begin), step = tile_tokens(args, r);
     for (int64_t t = begin; t < end; t += step) {
       for (int64_t g = 0; g < args.kv.num_kv_heads; ++g) {
         AttentionTile tile{r, g, t, computed + t - begin, std::min(step, end - t)};
+        if (chooses(args, t)) {
+          tile.first_position = args.selection.lengths[t] - 1;
+          tile.blocks = args.selection.blocks + t * args.selection.stride;
+        }
         plan.vectors = std::max(plan.vectors, tile.num_tokens * group);
         plan.max_segments = std::max(plan.max_segments, segments_of(tile));
         plan.tiles[plan.num_tiles++] = tile;
@@ -183,6 +199,28 @@ void store_kv_parallel(const StoreKvArgs& args, ThreadPool& pool) {
 
 }  // namespace
 
+namespace {
+
+void check_selection(const PagedAttentionArgs& args, int64_t row) {
+  const KeySelection& chosen = args.selection;
+  const int64_t end = args.query_start_loc[row + 1];
+  for (int64_t t = args.query_start_loc[row]; t < end; ++t) {
+    if (!chooses(args, t)) continue;
+    const int64_t last = chosen.lengths[t] - 1, position = args.seq_lens[row] - end + t;
+    COLUBER_CHECK(last / chosen.block_size < chosen.stride, "token {} chooses {} keys, its list has {} blocks of {}", t,
+                  last + 1, chosen.stride, chosen.block_size);
+    const int32_t* blocks = chosen.blocks + t * chosen.stride;
+    for (int64_t i = 0; i <= last / chosen.block_size; ++i) {
+      COLUBER_CHECK(blocks[i] >= 0 && (i == 0 || blocks[i] > blocks[i - 1]), "token {}: block {} of {}", t, i,
+                    blocks[i]);
+    }
+    COLUBER_CHECK(blocks[last / chosen.block_size] * chosen.block_size + last % chosen.block_size <= position,
+                  "token {} at position {} chooses a key behind it", t, position);
+  }
+}
+
+}  // namespace
+
 void check_paged_attention(const PagedAttentionArgs& args) {
   const KvPages& kv = args.kv;
   COLUBER_CHECK(kv.num_kv_heads > 0 && kv.head_dim > 0 && kv.block_size > 0, "kv heads {}, head dim {}, block size {}",
@@ -199,6 +237,7 @@ void check_paged_attention(const PagedAttentionArgs& args) {
     COLUBER_CHECK((args.seq_lens[r] + kv.block_size - 1) / kv.block_size <= args.block_table.cols,
                   "row {}: length {} needs more pages of {} tokens than the table's {} columns", r, args.seq_lens[r],
                   kv.block_size, args.block_table.cols);
+    check_selection(args, r);
   }
   COLUBER_CHECK(args.num_reqs == 0 || args.query_start_loc[args.num_reqs] <= args.num_tokens,
                 "rows end at token {}, the step has {}", args.query_start_loc[args.num_reqs], args.num_tokens);

@@ -13,6 +13,10 @@
 // reads or weighs a key beyond its own position, so its result does not depend on how the prompt was cut, on the rows
 // beside it, on the page size or on the number of threads: bit for bit, within a tier. `ref` sums in double.
 //
+// Two variations, for latent and for sparse attention: a value may be its key's row (KvPages::shared_values), and a
+// query may see chosen blocks of positions instead of all (KeySelection). A chosen query's keys are numbered by their
+// place among the chosen, and the grid above is one of those numbers.
+//
 // A page with id <= kNullBlockId holds no keys. A query without any key, and tokens beyond query_start_loc[R] up to
 // num_tokens, give 0. Scratch does not grow with the context. Pages must be at multiples of the element size.
 #pragma once
@@ -39,9 +43,21 @@ struct KvPages {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
   DType dtype = DType::kFloat32;  // float32, bfloat16 or float16
+  bool shared_values = false;     // a page is keys alone, and a value is its key's row
 
   int64_t row_elements() const noexcept { return num_kv_heads * head_dim; }
+  // From a key to its value.
+  int64_t plane_elements() const noexcept { return shared_values ? 0 : block_size * row_elements(); }
   std::byte* page(int64_t id) const noexcept { return base + id * page_stride_bytes; }
+};
+
+// Key j of query t lies at position blocks[t][j / block_size] * block_size + j % block_size, for j < lengths[t]; a
+// length of 0 stands for every key up to the query's own position.
+struct KeySelection {
+  int64_t block_size = 0;           // positions a block has; 0: no query chooses
+  const int32_t* blocks = nullptr;  // [T, stride], ascending
+  int64_t stride = 0;
+  const int32_t* lengths = nullptr;  // [T]
 };
 
 struct PagedAttentionArgs {
@@ -57,12 +73,14 @@ struct PagedAttentionArgs {
   const int32_t* seq_lens = nullptr;         // [R] with the tokens of this step
   int64_t num_reqs = 0;                      // R
   float scale = 1.0f;
+  KeySelection selection = {};
 };
 
 using PagedAttentionFunction = void (*)(const PagedAttentionArgs& args, ThreadPool& pool, Workspace& workspace);
 const Operation<PagedAttentionFunction>& paged_attention();
 
-// Throws Error(kInternal) where the sizes do not fit together or a row's table has too few columns for its length.
+// Throws Error(kInternal) where the sizes do not fit together, a row's table has too few columns for its length or a
+// chosen block lies beyond its query.
 void check_paged_attention(const PagedAttentionArgs& args);
 
 void paged_attention_ref(const PagedAttentionArgs& args, ThreadPool& pool, Workspace& workspace);

@@ -50,10 +50,26 @@ COLUBER_INLINE Vec attention_load_n(const std::byte* row, int64_t d, int n) {
   }
 }
 
+// As attention_rows, for the numbers of keys that a query has chosen.
+inline int64_t attention_chosen_rows(const PagedAttentionArgs& args, const AttentionTile& tile, int64_t begin,
+                                     int64_t count, const std::byte** rows) {
+  const KvPages& kv = args.kv;
+  const int64_t size = kv.dtype == DType::kFloat32 ? 4 : 2, step = kv.row_elements() * size;
+  const int64_t width = args.selection.block_size;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t position = tile.blocks[(begin + i) / width] * width + (begin + i) % width;
+    const int32_t id = args.block_table.at(tile.row, position / kv.block_size);
+    if (id <= kNullBlockId) return i;
+    rows[i] = kv.page(id) + tile.kv_head * kv.head_dim * size + position % kv.block_size * step;
+  }
+  return count;
+}
+
 // Rows of K of one head at positions [begin, begin + count); those of V lie `plane` bytes behind. Fewer where a null
 // page comes; returns how many.
 inline int64_t attention_rows(const PagedAttentionArgs& args, const AttentionTile& tile, int64_t begin, int64_t count,
                               const std::byte** rows) {
+  if (tile.blocks != nullptr) return attention_chosen_rows(args, tile, begin, count, rows);
   const KvPages& kv = args.kv;
   const int64_t size = kv.dtype == DType::kFloat32 ? 4 : 2, step = kv.row_elements() * size;
   int64_t column = begin / kv.block_size, offset = begin % kv.block_size;
@@ -287,7 +303,7 @@ inline void attention_block(const PagedAttentionArgs& args, int64_t vectors, int
                             const std::byte* const* rows, int64_t count, const std::byte* const* next, int64_t num_next,
                             const AttentionPartial& out, const AttentionScratch& scratch) {
   const int64_t head_dim = args.kv.head_dim;
-  const int64_t plane_bytes = args.kv.block_size * args.kv.row_elements() * (kType == DType::kFloat32 ? 4 : 2);
+  const int64_t plane_bytes = args.kv.plane_elements() * (kType == DType::kFloat32 ? 4 : 2);
   attention_transpose_keys<kType>(rows, count, head_dim, plane_bytes, scratch.keys);
   int64_t v = 0;
   for (; v + 4 <= vectors; v += 4) attention_block_keys<4>(v, begin, count, args, out, scratch);
@@ -382,9 +398,9 @@ void store_kv_rows(const StoreKvArgs& args, int64_t begin, int64_t end) {
     int64_t slot = args.slot_mapping[t];
     if (slot < 0) continue;
     std::byte* page = kv.page(slot / kv.block_size);
-    for (int64_t plane = 0; plane < 2; ++plane) {
+    for (int64_t plane = 0; plane < (kv.shared_values ? 1 : 2); ++plane) {
       const float* from = plane == 0 ? args.k + t * args.k_stride : args.v + t * args.v_stride;
-      std::byte* to = page + (plane * kv.block_size + slot % kv.block_size) * width * size;
+      std::byte* to = page + (plane * kv.plane_elements() + slot % kv.block_size * width) * size;
       if (kv.dtype == DType::kFloat32) {
         std::memcpy(to, from, static_cast<size_t>(width) * sizeof(float));
         continue;

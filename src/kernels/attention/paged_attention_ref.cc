@@ -16,8 +16,8 @@ bool read_row(const PagedAttentionArgs& args, int64_t row, int64_t position, int
   const KvPages& kv = args.kv;
   const int32_t id = args.block_table.at(row, position / kv.block_size);
   if (id <= kNullBlockId) return false;
-  const int64_t token = plane * kv.block_size + position % kv.block_size;
-  const int64_t element = (token * kv.num_kv_heads + kv_head) * kv.head_dim;
+  const int64_t element =
+      plane * kv.plane_elements() + (position % kv.block_size * kv.num_kv_heads + kv_head) * kv.head_dim;
   convert_to_float(kv.page(id) + dtype_bytes(kv.dtype, element), kv.dtype, kv.head_dim, out.data());
   return true;
 }
@@ -31,7 +31,12 @@ void attend(const PagedAttentionArgs& args, int64_t row, int64_t token, int64_t 
   std::vector<double> scores;
   std::vector<int64_t> seen;
   double maximum = -std::numeric_limits<double>::infinity();
-  for (int64_t j = 0; j <= position; ++j) {
+  const KeySelection& chosen = args.selection;
+  const bool chooses = chosen.block_size > 0 && chosen.lengths[token] > 0;
+  for (int64_t i = 0; i < (chooses ? chosen.lengths[token] : position + 1); ++i) {
+    const int64_t j = chooses ? chosen.blocks[token * chosen.stride + i / chosen.block_size] * chosen.block_size +
+                                    i % chosen.block_size
+                              : i;
     if (!read_row(args, row, j, kv_head, 0, x)) continue;
     double score = 0;
     for (int64_t d = 0; d < head_dim; ++d) score += static_cast<double>(q[d]) * x[static_cast<size_t>(d)];
@@ -74,8 +79,9 @@ void store_kv_ref(const StoreKvArgs& args, ThreadPool&) {
     const int64_t offset = slot % kv.block_size;
     convert_from_float(args.k + t * args.k_stride, kv.row_elements(), kv.dtype,
                        page + dtype_bytes(kv.dtype, offset * kv.row_elements()));
+    if (kv.shared_values) continue;
     convert_from_float(args.v + t * args.v_stride, kv.row_elements(), kv.dtype,
-                       page + dtype_bytes(kv.dtype, (kv.block_size + offset) * kv.row_elements()));
+                       page + dtype_bytes(kv.dtype, kv.plane_elements() + offset * kv.row_elements()));
   }
 }
 

@@ -14,7 +14,7 @@ namespace coluber {
 struct StoreKvArgs {
   const float* k = nullptr;  // [T, Hkv, D], token stride k_stride
   int64_t k_stride = 0;
-  const float* v = nullptr;  // [T, Hkv, D], token stride v_stride
+  const float* v = nullptr;  // [T, Hkv, D], token stride v_stride; not read where the pages have shared values
   int64_t v_stride = 0;
   int64_t num_tokens = 0;
   const int64_t* slot_mapping = nullptr;  // [T]
