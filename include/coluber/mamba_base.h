@@ -57,6 +57,9 @@ class MambaBase : public AttentionLayerBase {
   virtual MambaAttentionBackendEnum mamba_type() const = 0;
   virtual std::string_view custom_backend() const noexcept { return {}; }  // CUSTOM only: the registered backend's name
   virtual std::vector<StateLaneOrder> get_state_lane_order() const;        // default: kContract for every state
+  // What each state is called where it leaves the engine ("conv", "recurrent", "att_shift"). The default: (conv,
+  // recurrent) or what of it the `mamba_type` has; CUSTOM states are numbered.
+  virtual std::vector<std::string> get_state_names() const;
   virtual bool is_kv_cache_tp_replicated() const noexcept { return false; }
   bool supports_dcp() const noexcept override { return false; }
   virtual std::optional<int64_t> get_prefill_checkpoint_alignment() const { return std::nullopt; }

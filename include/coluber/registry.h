@@ -28,6 +28,9 @@ struct ModelFamily {
   std::string model_type;                  // "mamba2"
   std::vector<std::string> architectures;  // "Mamba2ForCausalLM"
   std::function<std::unique_ptr<Model>(ModelLoadContext&)> load;
+  // For checkpoints that name neither: whether this config's text (empty where there is no config.json) and these
+  // tensors are the family's. May be empty.
+  std::function<bool(const std::string& config_json, const WeightSource& weights)> recognizes = {};
 };
 
 class ModelRegistry {
@@ -36,6 +39,8 @@ class ModelRegistry {
   void add(ModelFamily family);  // throws Error(kInvalidArgument) where the name is taken
   const ModelFamily* find(std::string_view model_type) const noexcept;
   const ModelFamily* find_architecture(std::string_view architecture) const noexcept;
+  // The first family that recognises a checkpoint, by name; null where none does.
+  const ModelFamily* find_recognized(const std::string& config_json, const WeightSource& weights) const;
   std::vector<std::string> names() const;  // sorted
 
  private:

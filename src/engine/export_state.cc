@@ -4,7 +4,7 @@
 #include <cctype>
 
 #include "base/error.h"
-#include "layers/attention.h"
+#include "layers/paged_kv_cache.h"
 
 namespace coluber {
 
@@ -41,36 +41,32 @@ void transpose(ExportedState& state, int64_t rows, int64_t cols) {
   state.shape = {1, cols, rows};
 }
 
-std::string state_word(MambaAttentionBackendEnum type, size_t index, size_t count) {
-  if (type == MambaAttentionBackendEnum::kCustom) return std::to_string(index);
-  const bool has_conv = type != MambaAttentionBackendEnum::kLinear;
-  if (has_conv && index == 0) return "conv";
-  return index + 1 == count ? "recurrent" : std::to_string(index);
-}
-
 void export_recurrent(const MambaBase& layer, int32_t slot, std::vector<ExportedState>& out) {
   const std::vector<StateLaneOrder> orders = layer.get_state_lane_order();
+  const std::vector<std::string> names = layer.get_state_names();
   for (size_t i = 0; i < layer.kv_cache().size(); ++i) {
     const TensorView block = block_of(layer.kv_cache()[i], slot);
-    const std::string word = state_word(layer.mamba_type(), i, layer.kv_cache().size());
     ExportedState state;
-    state.name = "state." + layer_number(layer.layer_name()) + "." + word;
+    state.name = "state." + layer_number(layer.layer_name()) + "." + names[i];
     state.values.resize(static_cast<size_t>(block.shape.count()));
     unpack_state(block, orders[i], state.values.data());
     state.shape = {1};
     state.shape.insert(state.shape.end(), block.shape.begin(), block.shape.end());
-    if (word == "conv") transpose(state, block.shape[0], block.shape[1]);
+    if (names[i] == "conv" || names[i].starts_with("conv.")) transpose(state, block.shape[0], block.shape[1]);
     out.push_back(std::move(state));
   }
 }
 
-void export_attention(const Attention& layer, const Sequence& sequence, std::vector<ExportedState>& out) {
+void export_attention(const KeyValueLayer& layer, const Sequence& sequence, std::vector<ExportedState>& out) {
   const std::string prefix = "state." + layer_number(layer.layer_name()) + ".";
-  ExportedState key{prefix + "key", {1, layer.num_kv_heads(), sequence.num_computed_tokens, layer.head_dim()}, {}};
-  ExportedState value{prefix + "value", key.shape, {}};
-  layer.export_kv(sequence.pages, sequence.num_computed_tokens, key.values, value.values);
-  out.push_back(std::move(key));
-  out.push_back(std::move(value));
+  ExportedKeyValues exported = layer.export_key_values(sequence.pages, sequence.num_computed_tokens);
+  auto add = [&](const char* name, const Shape& shape, std::vector<float>&& values) {
+    ExportedState state{prefix + name, {1}, std::move(values)};
+    state.shape.insert(state.shape.end(), shape.begin(), shape.end());
+    out.push_back(std::move(state));
+  };
+  add("key", exported.key_shape, std::move(exported.keys));
+  add("value", exported.value_shape, std::move(exported.values));
 }
 
 }  // namespace
@@ -80,7 +76,7 @@ std::vector<ExportedState> export_states(const EngineConfig& config, const Seque
   for (const AttentionLayerBase* layer : config.layers) {
     if (const auto* recurrent = dynamic_cast<const MambaBase*>(layer))
       export_recurrent(*recurrent, sequence.state_slot, out);
-    else if (const auto* attention = dynamic_cast<const Attention*>(layer))
+    else if (const auto* attention = dynamic_cast<const KeyValueLayer*>(layer))
       export_attention(*attention, sequence, out);
   }
   return out;

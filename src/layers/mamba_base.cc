@@ -57,6 +57,21 @@ std::vector<StateLaneOrder> MambaBase::get_state_lane_order() const {
   return std::vector<StateLaneOrder>(get_state_shape().size(), StateLaneOrder::kContract);
 }
 
+std::vector<std::string> MambaBase::get_state_names() const {
+  const size_t count = get_state_shape().size();
+  const MambaAttentionBackendEnum type = mamba_type();
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) names.push_back(std::to_string(i));
+  if (type == MambaAttentionBackendEnum::kCustom || count == 0) return names;
+  if (type == MambaAttentionBackendEnum::kShortConv) {
+    names.front() = "conv";
+    return names;
+  }
+  names.back() = "recurrent";
+  if (type != MambaAttentionBackendEnum::kLinear && count > 1) names.front() = "conv";
+  return names;
+}
+
 KVCacheSpec MambaBase::get_kv_cache_spec(const EngineConfig& config) const {
   const CacheConfig& cache = config.cache;
   if (!cache.mamba_block_size)

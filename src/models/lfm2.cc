@@ -8,12 +8,12 @@
 #include "coluber/registry.h"
 #include "formats/hf_config.h"
 #include "layers/attention.h"
-#include "layers/embedding.h"
-#include "layers/lm_head.h"
 #include "layers/mlp.h"
 #include "layers/norm.h"
+#include "layers/recurrent_layer.h"
 #include "layers/short_conv.h"
 #include "layers/weight_loader.h"
+#include "models/decoder.h"
 #include "models/rope_parameters.h"
 #include "models/sizes.h"
 #include "tensor/workspace.h"
@@ -129,95 +129,67 @@ GatedMlpConfig mlp_config(const Lfm2Config& c) {
   return mlp;
 }
 
-struct Lfm2Block {
-  RmsNorm operator_norm;
-  std::unique_ptr<Attention> attention;  // one of the two
-  std::unique_ptr<ShortConv> conv;
-  RmsNorm ffn_norm;
-  GatedMlp feed_forward;
-
-  Lfm2Block(WeightLoader loader, WeightLoader mlp, const Lfm2Config& c, bool is_attention)
-      : operator_norm(loader, "operator_norm", c.hidden_size, c.norm_eps),
-        ffn_norm(loader, "ffn_norm", c.hidden_size, c.norm_eps),
-        feed_forward(mlp_config(c), mlp) {
+class Lfm2Block final : public DecoderBlock {
+ public:
+  Lfm2Block(WeightLoader loader, const Lfm2Config& c, bool is_attention)
+      : hidden_size_(c.hidden_size),
+        operator_norm_(loader, "operator_norm", c.hidden_size, c.norm_eps),
+        ffn_norm_(loader, "ffn_norm", c.hidden_size, c.norm_eps),
+        mlp_loader_(loader.scoped("feed_forward")),
+        feed_forward_(mlp_config(c), mlp_loader_) {
     if (is_attention) {
       WeightLoader self_attn = loader.scoped("self_attn");
-      attention = std::make_unique<Attention>(attention_config(c), self_attn);
+      attention_ = std::make_unique<Attention>(attention_config(c), self_attn);
     } else {
-      WeightLoader short_conv = loader.scoped("conv");
-      conv = std::make_unique<ShortConv>(conv_config(c), short_conv);
+      conv_ = std::make_unique<ShortConv>(conv_config(c), loader.scoped("conv"));
     }
   }
-};
 
-class Lfm2 final : public Model {
- public:
-  Lfm2(ModelLoadContext& context, const Lfm2Config& c)
-      : config_(c),
-        loader_(context),
-        base_(loader_.scoped("model")),
-        embed_tokens_(base_, "embed_tokens", c.vocab_size, c.hidden_size, c.tie_word_embeddings),
-        embedding_norm_(base_, "embedding_norm", c.hidden_size, c.norm_eps),
-        lm_head_(loader_, "lm_head", embed_tokens_, c.tie_word_embeddings) {
-    for (int64_t i = 0; i < c.num_hidden_layers; ++i) add_layer(i);
-    info_.architecture = "lfm2";
-    info_.vocab_size = c.vocab_size;
-    info_.hidden_size = c.hidden_size;
-    info_.num_layers = c.num_hidden_layers;
-    info_.max_position_embeddings = c.max_position_embeddings;
-    loader_.finish(info_);
-  }
-
-  const ModelInfo& info() const noexcept override { return info_; }
-
-  void forward(const ForwardBatch& batch) override {
+  void forward(const ForwardBatch& batch, const DecoderStream& stream) override {
     const int64_t tokens = batch.num_tokens();
-    const int64_t d = config_.hidden_size;
     WorkspaceScope scope(*batch.workspace);
-    float* x = batch.workspace->take<float>(tokens * d);       // [T, D] residual stream
-    float* normed = batch.workspace->take<float>(tokens * d);  // [T, D]
-    embed_tokens_.forward(batch, x);
-    for (size_t i = 0; i < layers_.size(); ++i) {
-      Lfm2Block& layer = *layers_[i];
-      batch.record_hidden(static_cast<int>(i), x, d);
-      layer.operator_norm.forward(batch, x, tokens, normed);
-      if (layer.attention)
-        layer.attention->forward(batch, normed, x, /*accumulate=*/true);
-      else
-        layer.conv->forward(batch, normed, x, /*accumulate=*/true);
-      layer.ffn_norm.forward(batch, x, tokens, normed);
-      layer.feed_forward.forward(batch, normed, x, /*accumulate=*/true);
-    }
-    embedding_norm_.forward(batch, x, tokens, normed);
-    batch.record_hidden(static_cast<int>(layers_.size()), normed, d);
-    lm_head_.forward(batch, normed);
+    float* normed = batch.workspace->take<float>(tokens * hidden_size_);  // [T, D]
+    operator_norm_.forward(batch, stream.x, tokens, normed);
+    if (attention_)
+      attention_->forward(batch, normed, stream.x, /*accumulate=*/true);
+    else
+      conv_->forward(batch, normed, stream.x, /*accumulate=*/true);
+    ffn_norm_.forward(batch, stream.x, tokens, normed);
+    feed_forward_.forward(batch, normed, stream.x, /*accumulate=*/true);
+  }
+
+  void describe(std::vector<LayerInfo>& layers) const override {
+    if (attention_)
+      layers.push_back({attention_->layer_name(), "full_attention", attention_.get()});
+    else
+      layers.push_back({conv_->layer_name(), "short_conv", conv_.get()});
+    layers.push_back({layer_name_of(mlp_loader_), "mlp", nullptr});
   }
 
  private:
-  void add_layer(int64_t i) {
-    WeightLoader loader = base_.scoped("layers." + std::to_string(i));
-    layers_.push_back(
-        std::make_unique<Lfm2Block>(loader, loader.scoped("feed_forward"), config_, config_.is_attention(i)));
-    const Lfm2Block& layer = *layers_.back();
-    if (layer.attention)
-      info_.layers.push_back({layer.attention->layer_name(), "full_attention", layer.attention.get()});
-    else
-      info_.layers.push_back({layer.conv->layer_name(), "short_conv", layer.conv.get()});
-    info_.layers.push_back({loader.full_name("feed_forward"), "mlp", nullptr});
-  }
-
-  Lfm2Config config_;
-  WeightLoader loader_;
-  WeightLoader base_;
-  Embedding embed_tokens_;
-  std::vector<std::unique_ptr<Lfm2Block>> layers_;
-  RmsNorm embedding_norm_;
-  LmHead lm_head_;
-  ModelInfo info_;
+  int64_t hidden_size_;
+  RmsNorm operator_norm_;
+  std::unique_ptr<Attention> attention_;  // one of the two
+  std::unique_ptr<ShortConv> conv_;
+  RmsNorm ffn_norm_;
+  WeightLoader mlp_loader_;
+  GatedMlp feed_forward_;
 };
 
 std::unique_ptr<Model> load(ModelLoadContext& context) {
-  return std::make_unique<Lfm2>(context, read_config(context.config_json, context.config_path));
+  const Lfm2Config c = read_config(context.config_json, context.config_path);
+  DecoderConfig decoder;
+  decoder.architecture = "lfm2";
+  decoder.vocab_size = c.vocab_size;
+  decoder.hidden_size = c.hidden_size;
+  decoder.num_layers = c.num_hidden_layers;
+  decoder.max_position_embeddings = c.max_position_embeddings;
+  decoder.norm_eps = c.norm_eps;
+  decoder.tied = c.tie_word_embeddings;
+  decoder.norm = "embedding_norm";
+  return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) {
+    return std::make_unique<Lfm2Block>(block.layer, c, c.is_attention(block.index));
+  });
 }
 
 const RegisterModel kLfm2({"lfm2", {"Lfm2ForCausalLM"}, load});

@@ -41,6 +41,15 @@ const ModelFamily* ModelRegistry::find_architecture(std::string_view architectur
   return nullptr;
 }
 
+const ModelFamily* ModelRegistry::find_recognized(const std::string& config_json, const WeightSource& weights) const {
+  // By name, not by the order in which files entered themselves: that is the linker's.
+  for (const std::string& name : names()) {
+    const ModelFamily* family = find(name);
+    if (family->recognizes && family->recognizes(config_json, weights)) return family;
+  }
+  return nullptr;
+}
+
 std::vector<std::string> ModelRegistry::names() const {
   std::vector<std::string> result;
   for (const ModelFamily& family : families_) result.push_back(family.model_type);

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/decoder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tensor/workspace.h"
+
+namespace coluber {
+namespace {
+
+void scale(float* values, int64_t count, double factor) {
+  if (factor == 1.0) return;
+  const auto f = static_cast<float>(factor);
+  for (int64_t i = 0; i < count; ++i) values[i] *= f;
+}
+
+}  // namespace
+
+Decoder::Decoder(ModelLoadContext& context, DecoderConfig config, const MakeBlock& make_block)
+    : config_(std::move(config)),
+      root_(context),
+      base_(config_.base.empty() ? root_ : root_.scoped(config_.base)),
+      embed_tokens_(base_, config_.embed_tokens, config_.vocab_size, config_.hidden_size, config_.tied),
+      norm_(base_, config_.norm, config_.hidden_size, config_.norm_eps, config_.norm_weight_offset),
+      lm_head_(root_, config_.lm_head, embed_tokens_, config_.tied) {
+  for (const IgnoredWeights& weights : config_.ignored) root_.ignore(weights.prefix, weights.why);
+  for (int64_t i = 0; i < config_.num_layers; ++i) {
+    blocks_.push_back(make_block({root_, base_, base_.scoped(config_.layers + "." + std::to_string(i)), i}));
+    blocks_.back()->describe(info_.layers);
+  }
+  info_.architecture = config_.architecture;
+  info_.vocab_size = config_.vocab_size;
+  info_.hidden_size = config_.hidden_size;
+  info_.num_layers = config_.num_layers;
+  info_.max_position_embeddings = config_.max_position_embeddings;
+  root_.finish(info_);
+}
+
+void Decoder::forward(const ForwardBatch& batch) {
+  const int64_t tokens = batch.num_tokens();
+  const int64_t size = tokens * config_.hidden_size;
+  WorkspaceScope scope(*batch.workspace);
+  DecoderStream stream;
+  stream.x = batch.workspace->take<float>(size);
+  embed_tokens_.forward(batch, stream.x);
+  scale(stream.x, size, config_.embedding_multiplier);
+  if (config_.keep_embedded) {
+    float* embedded = batch.workspace->take<float>(size);
+    std::copy_n(stream.x, size, embedded);
+    stream.embedded = embedded;
+  }
+  if (config_.carry_width > 0) {
+    stream.carry = batch.workspace->take<float>(tokens * config_.carry_width);
+    std::fill_n(stream.carry, tokens * config_.carry_width, 0.0f);
+  }
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (config_.hidden_has_embedding) batch.record_hidden(static_cast<int>(i), stream.x, config_.hidden_size);
+    blocks_[i]->forward(batch, stream);
+    if (!config_.hidden_has_embedding) batch.record_hidden(static_cast<int>(i), stream.x, config_.hidden_size);
+  }
+  float* normed = batch.workspace->take<float>(size);
+  norm_.forward(batch, stream.x, tokens, normed);
+  batch.record_hidden(static_cast<int>(blocks_.size()), normed, config_.hidden_size);
+  lm_head_.forward(batch, normed);
+  finish_logits(batch);
+}
+
+void Decoder::finish_logits(const ForwardBatch& batch) const {
+  const int64_t count = static_cast<int64_t>(batch.logits_rows.size()) * config_.vocab_size;
+  scale(batch.logits, count, config_.logits_scale);
+  if (config_.logits_softcap == 0) return;
+  const auto cap = static_cast<float>(config_.logits_softcap);
+  for (int64_t i = 0; i < count; ++i) batch.logits[i] = cap * std::tanh(batch.logits[i] / cap);
+}
+
+}  // namespace coluber
