@@ -7,7 +7,6 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "coluber/backend.h"
-#include "kernels/attention/store_kv.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -45,7 +44,7 @@ AttentionConfig checked(AttentionConfig config, const WeightLoader& loader) {
 }  // namespace
 
 Attention::Attention(const AttentionConfig& config, WeightLoader& loader)
-    : AttentionLayerBase(name_of(loader)),
+    : KeyValueLayer(name_of(loader)),
       config_(checked(config, loader)),
       q_proj_(loader, config_.q_proj, config_.hidden_size, config_.num_heads * config_.head_dim, config_.qkv_bias),
       k_proj_(loader, config_.k_proj, config_.hidden_size, config_.num_kv_heads * config_.head_dim, config_.qkv_bias),
@@ -57,7 +56,12 @@ Attention::Attention(const AttentionConfig& config, WeightLoader& loader)
     k_norm_.emplace(loader, config_.k_norm, config_.head_dim, *config_.qk_norm_eps);
   }
   const CacheConfig& cache = loader.config().cache;
-  spec_ = {cache.block_size, config_.num_kv_heads, config_.head_dim, cache.kv_cache_dtype, std::nullopt};
+  FullAttentionSpec spec;  // as this process runs it
+  spec.block_size = cache.block_size;
+  spec.num_kv_heads = config_.num_kv_heads;
+  spec.head_size = config_.head_dim;
+  spec.dtype = cache.kv_cache_dtype;
+  cache_ = PagedKvCache(spec);
   loader.config().register_layer(*this);
 }
 
@@ -81,53 +85,21 @@ KVCacheSpec Attention::get_kv_cache_spec(const EngineConfig& config) const {
   return spec;
 }
 
-void Attention::bind_kv_cache(const TensorView& page) {
-  COLUBER_CHECK(page.shape.rank() == 4 && page.shape[1] == 1 && page.shape[2] == 1,
-                "layer '{}': pages are bytes [B, 1, 1, C], found {}", layer_name(), page.shape.to_string());
-  const int64_t bytes = page.shape[3] * dtype_size(page.dtype), stride = page.strides[0] * dtype_size(page.dtype);
-  const int64_t element = dtype_size(spec_.dtype);
-  if (bytes < spec_.page_size_bytes() || (page.shape[0] > 1 && stride < bytes)) {
-    throw make_error(ErrorCode::kInvalidConfig,
-                     "layer '{}': a page needs {} bytes, the cache gives {} at a stride of {}", layer_name(),
-                     spec_.page_size_bytes(), bytes, stride);
-  }
-  if (stride % element != 0 || reinterpret_cast<uintptr_t>(page.data) % static_cast<size_t>(element) != 0) {
-    throw make_error(ErrorCode::kInvalidConfig,
-                     "layer '{}': pages at {} bytes apart are not aligned to elements of {} bytes", layer_name(),
-                     stride, element);
-  }
-  num_pages_ = page.shape[0];
-  pages_ = {page.data, stride, spec_.block_size, spec_.num_kv_heads, spec_.head_size, spec_.dtype};
-}
-
 void Attention::attend(const ForwardBatch& batch, const float* q, const float* k, const float* v, float* out) const {
-  const auto& metadata = batch.metadata<FullAttentionMetadata>(*this);
-  const int64_t tokens = batch.num_tokens(), kv_width = config_.num_kv_heads * config_.head_dim;
-  COLUBER_CHECK(static_cast<int64_t>(metadata.slot_mapping.size()) >= tokens, "layer '{}': {} slots for {} tokens",
-                layer_name(), metadata.slot_mapping.size(), tokens);
-  for (int64_t slot : metadata.slot_mapping.first(static_cast<size_t>(tokens))) {
-    COLUBER_CHECK(slot < num_pages_ * pages_.block_size, "layer '{}': slot {} lies beyond {} pages of {} tokens",
-                  layer_name(), slot, num_pages_, pages_.block_size);
-  }
-  store_kv()(StoreKvArgs{k, kv_width, v, kv_width, tokens, metadata.slot_mapping.data(), pages_}, *batch.thread_pool);
-  PagedAttentionArgs args;
+  const int64_t kv_width = config_.num_kv_heads * config_.head_dim;
+  cache_.store(*this, batch, k, kv_width, v, kv_width);
+  PagedAttentionArgs args = cache_.step(*this, batch);
   args.q = q;
   args.out = out;
   args.q_stride = args.out_stride = config_.num_heads * config_.head_dim;
-  args.num_tokens = tokens;
   args.num_heads = config_.num_heads;
-  args.kv = pages_;
-  args.block_table = metadata.block_table;
-  args.query_start_loc = metadata.query_start_loc.data();
-  args.seq_lens = metadata.seq_lens.data();
-  args.num_reqs = metadata.num_reqs;
   args.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
   check_paged_attention(args);
   paged_attention()(args, *batch.thread_pool, *batch.workspace);
 }
 
 void Attention::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
-  COLUBER_CHECK(pages_.base != nullptr, "layer '{}' has no cache: bind_kv_cache was not called", layer_name());
+  COLUBER_CHECK(cache_.bound(), "layer '{}' has no cache: bind_kv_cache was not called", layer_name());
   WorkspaceScope scope(*batch.workspace);
   const int64_t tokens = batch.num_tokens();
   const int64_t q_width = config_.num_heads * config_.head_dim, kv_width = config_.num_kv_heads * config_.head_dim;
@@ -163,24 +135,9 @@ void Attention::forward(const ForwardBatch& batch, const float* x, float* y, boo
   out_proj_.forward(batch, out, tokens, y, accumulate);
 }
 
-void Attention::export_kv(std::span<const int32_t> pages, int64_t num_tokens, std::vector<float>& keys,
-                          std::vector<float>& values) const {
-  COLUBER_CHECK(pages_.base != nullptr, "layer '{}' has no cache: bind_kv_cache was not called", layer_name());
-  const int64_t heads = config_.num_kv_heads, head_dim = config_.head_dim, block = pages_.block_size;
-  COLUBER_CHECK(num_tokens <= static_cast<int64_t>(pages.size()) * block, "layer '{}': {} tokens in {} pages of {}",
-                layer_name(), num_tokens, pages.size(), block);
-  std::vector<float>* outputs[2] = {&keys, &values};
-  for (int64_t plane = 0; plane < 2; ++plane) {
-    outputs[plane]->resize(static_cast<size_t>(heads * num_tokens * head_dim));
-    for (int64_t t = 0; t < num_tokens; ++t) {
-      const std::byte* page = pages_.page(pages[static_cast<size_t>(t / block)]);
-      for (int64_t h = 0; h < heads; ++h) {
-        const int64_t element = ((plane * block + t % block) * heads + h) * head_dim;
-        convert_to_float(page + dtype_bytes(pages_.dtype, element), pages_.dtype, head_dim,
-                         outputs[plane]->data() + (h * num_tokens + t) * head_dim);
-      }
-    }
-  }
+ExportedKeyValues Attention::export_key_values(std::span<const int32_t> pages, int64_t num_tokens) const {
+  const Shape shape{config_.num_kv_heads, num_tokens, config_.head_dim};
+  return {shape, shape, cache_.read(*this, pages, num_tokens, 0), cache_.read(*this, pages, num_tokens, 1)};
 }
 
 }  // namespace coluber

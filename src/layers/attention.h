@@ -13,10 +13,10 @@
 
 #include "coluber/mamba_base.h"
 #include "coluber/model.h"
-#include "kernels/attention/paged_attention.h"
 #include "kernels/rope/rope.h"
 #include "layers/linear.h"
 #include "layers/norm.h"
+#include "layers/paged_kv_cache.h"
 #include "layers/weight_loader.h"
 
 namespace coluber {
@@ -39,7 +39,7 @@ struct AttentionConfig {
   std::string k_norm = "k_norm";
 };
 
-class Attention : public AttentionLayerBase {
+class Attention : public KeyValueLayer {
  public:
   // `loader` is scoped to the layer ("model.layers.2.self_attn", which becomes its name); registers the layer in the
   // loader's configuration. Throws Error(kInvalidConfig) where sizes do not fit together.
@@ -51,25 +51,22 @@ class Attention : public AttentionLayerBase {
 
   const AttentionBackend& get_attn_backend() const override;
   KVCacheSpec get_kv_cache_spec(const EngineConfig& config) const override;
-  void bind_kv_cache(const TensorView& page) override;
+  void bind_kv_cache(const TensorView& page) override { cache_.bind(*this, page); }
 
   // x [T, hidden_size] to y [T, hidden_size], overwritten unless `accumulate`; y must not overlap x.
   void forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate = false);
 
-  // Keys (after norm and rotation) and values of a sequence's first `num_tokens` tokens, each as [Hkv, num_tokens, D].
-  void export_kv(std::span<const int32_t> pages, int64_t num_tokens, std::vector<float>& keys,
-                 std::vector<float>& values) const;
+  // Keys after norm and rotation.
+  ExportedKeyValues export_key_values(std::span<const int32_t> pages, int64_t num_tokens) const override;
 
  private:
   void attend(const ForwardBatch& batch, const float* q, const float* k, const float* v, float* out) const;
 
   AttentionConfig config_;
-  FullAttentionSpec spec_;  // as this process runs it
   RopeFrequencies rope_;
   Linear q_proj_, k_proj_, v_proj_, out_proj_;
   std::optional<RmsNorm> q_norm_, k_norm_;
-  KvPages pages_;
-  int64_t num_pages_ = 0;
+  PagedKvCache cache_;
 };
 
 }  // namespace coluber

@@ -126,10 +126,9 @@ AttentionConfig lfm2_attention() {
 }
 
 void expect_cache(const Attention& layer, const Golden& golden, const Feeder& feeder, double tolerance) {
-  std::vector<float> keys, values;
-  layer.export_kv(feeder.pages(), kTokens, keys, values);
-  expect_near(keys, copy_of(golden.expected.get("state.2.key")), tolerance, "keys");
-  expect_near(values, copy_of(golden.expected.get("state.2.value")), tolerance, "values");
+  const ExportedKeyValues exported = layer.export_key_values(feeder.pages(), kTokens);
+  expect_near(exported.keys, copy_of(golden.expected.get("state.2.key")), tolerance, "keys");
+  expect_near(exported.values, copy_of(golden.expected.get("state.2.value")), tolerance, "values");
 }
 
 TEST(Attention, ABlockOfLfm2MatchesItsGoldenValuesInAnyChunks) {
@@ -206,9 +205,8 @@ TEST(Attention, SixteenBitPagesStayClose) {
     const std::vector<float> x = copy_of(golden.expected.get("hidden.2"));
     std::vector<float> y(x.size());
     feeder.feed(kTokens, [&](const ForwardBatch& batch, int64_t) { attention.forward(batch, x.data(), y.data()); });
-    std::vector<float> keys, values;
-    attention.export_kv(feeder.pages(), kTokens, keys, values);
-    for (float k : keys) EXPECT_TRUE(std::isfinite(k));
+    const ExportedKeyValues exported = attention.export_key_values(feeder.pages(), kTokens);
+    for (float k : exported.keys) EXPECT_TRUE(std::isfinite(k));
     for (float out : y) EXPECT_TRUE(std::isfinite(out));
   }
 }

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The paged keys and values of one attention layer, as its forward and the engine's export see them: checks and keeps
+// the pages that the cache binds, writes a step's tokens into them, and names them to the attention kernel. A page may
+// end in a third plane, `extra` elements a token: what a layer notes about a token beside key and value. Owns no page.
+// Bound on one thread; one forward at a time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "coluber/kv_cache_spec.h"
+#include "coluber/mamba_base.h"
+#include "coluber/model.h"
+#include "kernels/attention/paged_attention.h"
+
+namespace coluber {
+
+// What leaves the engine of a layer's pages: shapes are [heads, T, dim].
+struct ExportedKeyValues {
+  Shape key_shape, value_shape;
+  std::vector<float> keys, values;
+};
+
+// A layer whose pages the engine can export.
+class KeyValueLayer : public AttentionLayerBase {
+ public:
+  using AttentionLayerBase::AttentionLayerBase;
+  // Keys and values of a sequence's first `num_tokens` tokens, as published caches hold them.
+  virtual ExportedKeyValues export_key_values(std::span<const int32_t> pages, int64_t num_tokens) const = 0;
+};
+
+class PagedKvCache {
+ public:
+  PagedKvCache() = default;
+  explicit PagedKvCache(const FullAttentionSpec& spec, int64_t extra = 0);
+
+  // The spec with room for the extra plane.
+  const FullAttentionSpec& spec() const noexcept { return spec_; }
+  // Throws Error(kInvalidConfig) where pages are too small or not aligned.
+  void bind(const AttentionLayerBase& layer, const TensorView& page);
+  bool bound() const noexcept { return pages_.base != nullptr; }
+  const KvPages& pages() const noexcept { return pages_; }
+  // The extra plane, as pages of one head whose values are their keys.
+  KvPages extra_pages() const noexcept;
+
+  // k, v: [T, Hkv, D] of the step's tokens (v is not read where values are keys), extra [T, extra].
+  void store(const AttentionLayerBase& layer, const ForwardBatch& batch, const float* k, int64_t k_stride,
+             const float* v, int64_t v_stride) const;
+  void store_extra(const AttentionLayerBase& layer, const ForwardBatch& batch, const float* extra,
+                   int64_t extra_stride) const;
+  // The step's rows and pages; queries, output, heads and scale are the caller's.
+  PagedAttentionArgs step(const AttentionLayerBase& layer, const ForwardBatch& batch) const;
+
+  // Plane 0 (keys) or 1 (values) of a sequence's first tokens: [Hkv, num_tokens, D].
+  std::vector<float> read(const AttentionLayerBase& layer, std::span<const int32_t> ids, int64_t num_tokens,
+                          int64_t plane) const;
+
+ private:
+  const FullAttentionMetadata& metadata(const AttentionLayerBase& layer, const ForwardBatch& batch) const;
+
+  FullAttentionSpec spec_;
+  int64_t extra_ = 0;
+  KvPages pages_;
+  int64_t num_pages_ = 0;
+};
+
+}  // namespace coluber
