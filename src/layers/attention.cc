@@ -43,13 +43,14 @@ AttentionConfig checked(AttentionConfig config, const WeightLoader& loader) {
 
 }  // namespace
 
-Attention::Attention(const AttentionConfig& config, WeightLoader& loader)
+Attention::Attention(const AttentionConfig& config, WeightLoader& loader, std::unique_ptr<KeySelector> selector)
     : KeyValueLayer(name_of(loader)),
       config_(checked(config, loader)),
       q_proj_(loader, config_.q_proj, config_.hidden_size, config_.num_heads * config_.head_dim, config_.qkv_bias),
       k_proj_(loader, config_.k_proj, config_.hidden_size, config_.num_kv_heads * config_.head_dim, config_.qkv_bias),
       v_proj_(loader, config_.v_proj, config_.hidden_size, config_.num_kv_heads * config_.head_dim, config_.qkv_bias),
-      out_proj_(loader, config_.out_proj, config_.num_heads * config_.head_dim, config_.hidden_size, config_.out_bias) {
+      out_proj_(loader, config_.out_proj, config_.num_heads * config_.head_dim, config_.hidden_size, config_.out_bias),
+      selector_(std::move(selector)) {
   if (config_.rope) rope_ = rope_frequencies(*config_.rope, config_.head_dim);
   if (config_.qk_norm_eps) {
     q_norm_.emplace(loader, config_.q_norm, config_.head_dim, *config_.qk_norm_eps);
@@ -61,7 +62,7 @@ Attention::Attention(const AttentionConfig& config, WeightLoader& loader)
   spec.num_kv_heads = config_.num_kv_heads;
   spec.head_size = config_.head_dim;
   spec.dtype = cache.kv_cache_dtype;
-  cache_ = PagedKvCache(spec);
+  cache_ = PagedKvCache(spec, selector_ ? selector_->note_elements() : 0);
   loader.config().register_layer(*this);
 }
 
@@ -77,15 +78,15 @@ KVCacheSpec Attention::get_kv_cache_spec(const EngineConfig& config) const {
         "divides the heads or is a multiple of them",
         layer_name(), heads, ranks);
   }
-  FullAttentionSpec spec;
+  FullAttentionSpec spec = cache_.spec();
   spec.block_size = config.cache.block_size;
   spec.num_kv_heads = std::max<int64_t>(1, heads / ranks);
-  spec.head_size = config_.head_dim;
   spec.dtype = config.cache.kv_cache_dtype;
   return spec;
 }
 
-void Attention::attend(const ForwardBatch& batch, const float* q, const float* k, const float* v, float* out) const {
+void Attention::attend(const ForwardBatch& batch, const float* x, const float* q, const float* k, const float* v,
+                       float* out) {
   const int64_t kv_width = config_.num_kv_heads * config_.head_dim;
   cache_.store(*this, batch, k, kv_width, v, kv_width);
   PagedAttentionArgs args = cache_.step(*this, batch);
@@ -94,6 +95,7 @@ void Attention::attend(const ForwardBatch& batch, const float* q, const float* k
   args.q_stride = args.out_stride = config_.num_heads * config_.head_dim;
   args.num_heads = config_.num_heads;
   args.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  if (selector_) args.selection = selector_->select(*this, cache_, batch, x, nullptr, args);
   check_paged_attention(args);
   paged_attention()(args, *batch.thread_pool, *batch.workspace);
 }
@@ -131,7 +133,7 @@ void Attention::forward(const ForwardBatch& batch, const float* x, float* y, boo
     args.num_tokens = tokens;
     rope()(args, *batch.thread_pool, *batch.workspace);
   }
-  attend(batch, q, k, v, out);
+  attend(batch, x, q, k, v, out);
   out_proj_.forward(batch, out, tokens, y, accumulate);
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "coluber/mamba_base.h"
 #include "coluber/model.h"
 #include "kernels/rope/rope.h"
+#include "layers/key_selector.h"
 #include "layers/linear.h"
 #include "layers/norm.h"
 #include "layers/paged_kv_cache.h"
@@ -42,8 +44,9 @@ struct AttentionConfig {
 class Attention : public KeyValueLayer {
  public:
   // `loader` is scoped to the layer ("model.layers.2.self_attn", which becomes its name); registers the layer in the
-  // loader's configuration. Throws Error(kInvalidConfig) where sizes do not fit together.
-  Attention(const AttentionConfig& config, WeightLoader& loader);
+  // loader's configuration. A `selector` chooses the keys that a query sees. Throws Error(kInvalidConfig) where sizes
+  // do not fit together.
+  Attention(const AttentionConfig& config, WeightLoader& loader, std::unique_ptr<KeySelector> selector = nullptr);
 
   int64_t num_heads() const noexcept { return config_.num_heads; }
   int64_t num_kv_heads() const noexcept { return config_.num_kv_heads; }
@@ -60,12 +63,13 @@ class Attention : public KeyValueLayer {
   ExportedKeyValues export_key_values(std::span<const int32_t> pages, int64_t num_tokens) const override;
 
  private:
-  void attend(const ForwardBatch& batch, const float* q, const float* k, const float* v, float* out) const;
+  void attend(const ForwardBatch& batch, const float* x, const float* q, const float* k, const float* v, float* out);
 
   AttentionConfig config_;
   RopeFrequencies rope_;
   Linear q_proj_, k_proj_, v_proj_, out_proj_;
   std::optional<RmsNorm> q_norm_, k_norm_;
+  std::unique_ptr<KeySelector> selector_;
   PagedKvCache cache_;
 };
 

@@ -80,7 +80,7 @@ LatentAttention::LatentAttention(const LatentAttentionConfig& config, WeightLoad
   spec.head_size = row_elements();
   spec.dtype = loader.config().cache.kv_cache_dtype;
   spec.planes = 1;
-  cache_ = PagedKvCache(spec, selector_ ? selector_->row_elements() : 0);
+  cache_ = PagedKvCache(spec, selector_ ? selector_->note_elements() : 0);
   loader.config().register_layer(*this);
 }
 
@@ -200,10 +200,7 @@ void LatentAttention::forward(const ForwardBatch& batch, const float* x, float* 
   args.q_stride = args.out_stride = heads * width;
   args.num_heads = heads;
   args.scale = static_cast<float>(config_.scale);
-  if (selector_) {
-    const auto& metadata = batch.metadata<FullAttentionMetadata>(*this);
-    args.selection = selector_->select(batch, x, q_source, args, metadata.slot_mapping.data(), cache_.extra_pages());
-  }
+  if (selector_) args.selection = selector_->select(*this, cache_, batch, x, q_source, args);
   check_paged_attention(args);
   paged_attention()(args, *batch.thread_pool, *batch.workspace);
   multiply_heads(batch, w_uv_, attended, width, values, config_.v_head_dim);
