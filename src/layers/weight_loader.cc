@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/dtype.h"
@@ -177,6 +178,35 @@ std::vector<float> WeightLoader::take_float(std::string_view name, const Shape& 
   if (is_stand_in) return values;
   convert_to_float(tensor, values.data());
   release(tensor);
+  return values;
+}
+
+std::vector<int64_t> WeightLoader::take_integers(std::string_view name, const Shape& expected) {
+  const std::string full = full_name(name);
+  const WeightSource& weights = books_->context.weights;
+  std::vector<int64_t> values(static_cast<size_t>(expected.count()));
+  auto problem = [&](const std::string& found) {
+    books_->problems.push_back(
+        fmt::format("tensor '{}' {}; expected int64 or int32 of the shape {}", full, found, describe(expected)));
+    return values;
+  };
+  if (!weights.contains(full)) return problem("is missing");
+  const TensorView tensor = weights.peek(full);
+  books_->mark_used(full, tensor);
+  if (tensor.dtype != DType::kInt64 && tensor.dtype != DType::kInt32)
+    return problem(fmt::format("holds {}", dtype_name(tensor.dtype)));
+  if (!fits(tensor.shape, expected)) return problem("has the shape " + tensor.shape.to_string());
+  if (describe_only()) return values;
+  const std::byte* data = weights.get(full).data;
+  for (size_t i = 0; i < values.size(); ++i) {
+    int32_t narrow = 0;
+    if (tensor.dtype == DType::kInt64) {
+      std::memcpy(&values[i], data + i * sizeof(int64_t), sizeof(int64_t));
+    } else {
+      std::memcpy(&narrow, data + i * sizeof(int32_t), sizeof(int32_t));
+      values[i] = narrow;
+    }
+  }
   return values;
 }
 

@@ -31,6 +31,8 @@ class WeightLoader {
   TensorView take(std::string_view name, const Shape& expected);
   // A float32 copy. Throws what `finish` would once zeros for tensors that do not fit fill 16 MiB.
   std::vector<float> take_float(std::string_view name, const Shape& expected);
+  // Copies of whole numbers (int64 or int32): tables beside the weights. Zeros where the loader only describes.
+  std::vector<int64_t> take_integers(std::string_view name, const Shape& expected);
   // The first of the names that is there (both spellings of published checkpoints); the first one in messages.
   std::string_view first_of(std::initializer_list<std::string_view> names) const;
   // Tensors below this prefix are known and not needed (buffers, other towers); `why` goes to the notes of `inspect`.
