@@ -22,6 +22,7 @@ namespace coluber {
 enum class StateLaneOrder : uint8_t {
   kContract,        // row-major in the declared shape
   kChannelBlock16,  // [C, N] held as [C/16][N][16]; the last block is C % 16 wide
+  kHeadBlock16,     // [H, C, N]: each head's [C, N] as kChannelBlock16
 };
 
 class AttentionLayerBase {

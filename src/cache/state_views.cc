@@ -86,6 +86,21 @@ std::vector<TensorView> bind_state_views(const TensorView& page, const std::vect
   return views;
 }
 
+namespace {
+
+// [C/16][N][16] with a narrower last block to [C, N].
+void unpack_channel_blocks(const float* lanes, int64_t channels, int64_t inner, float* out) {
+  constexpr int64_t kLanes = 16;
+  for (int64_t first = 0; first < channels; first += kLanes) {
+    const int64_t width = std::min(kLanes, channels - first);
+    const float* from = lanes + first * inner;
+    for (int64_t n = 0; n < inner; ++n)
+      for (int64_t lane = 0; lane < width; ++lane) out[(first + lane) * inner + n] = from[n * width + lane];
+  }
+}
+
+}  // namespace
+
 void unpack_state(const TensorView& block, StateLaneOrder order, float* out) {
   COLUBER_CHECK(block.is_contiguous(), "unpack_state takes one block, whose states are contiguous; found strides {}",
                 block.strides.to_string());
@@ -94,19 +109,16 @@ void unpack_state(const TensorView& block, StateLaneOrder order, float* out) {
     convert_to_float(block.data, block.dtype, count, out);
     return;
   }
-  COLUBER_CHECK(block.shape.rank() >= 2, "a state in channel blocks has shape {}, expected [channels, ..., N]",
-                block.shape.to_string());
-  const int64_t channels = block.shape[0];
-  const int64_t inner = channels == 0 ? 0 : count / channels;
+  const int axis = order == StateLaneOrder::kHeadBlock16 ? 1 : 0;
+  COLUBER_CHECK(block.shape.rank() >= axis + 2, "a state in channel blocks has shape {}, expected {}[channels, ..., N]",
+                block.shape.to_string(), axis == 1 ? "heads of " : "");
+  if (count == 0) return;
+  const int64_t heads = axis == 1 ? block.shape[0] : 1, channels = block.shape[axis];
   std::vector<float> lanes(static_cast<size_t>(count));
   convert_to_float(block.data, block.dtype, count, lanes.data());
-  constexpr int64_t kLanes = 16;
-  for (int64_t first = 0; first < channels; first += kLanes) {
-    const int64_t width = std::min(kLanes, channels - first);
-    const float* from = lanes.data() + first * inner;
-    for (int64_t n = 0; n < inner; ++n)
-      for (int64_t lane = 0; lane < width; ++lane) out[(first + lane) * inner + n] = from[n * width + lane];
-  }
+  const int64_t head_size = count / heads;
+  for (int64_t h = 0; h < heads; ++h)
+    unpack_channel_blocks(lanes.data() + h * head_size, channels, head_size / channels, out + h * head_size);
 }
 
 }  // namespace coluber

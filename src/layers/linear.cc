@@ -17,6 +17,19 @@ std::string tensor_name(std::string_view layer, std::string_view tensor) {
 
 }  // namespace
 
+TensorView weight_rows(const TensorView& weight, int64_t first, int64_t count, int64_t step) {
+  const int64_t cols = weight.shape[weight.shape.rank() - 1];
+  COLUBER_CHECK(weight.shape.rank() >= 2 && weight.is_contiguous() && first >= 0 && count >= 0 && step > 0 &&
+                    (count == 0 || (first + (count - 1) * step + 1) * cols <= weight.shape.count()),
+                "rows {} and every {} after it, {} in all, of a weight {}", first, step, count,
+                weight.shape.to_string());
+  TensorView rows = weight;
+  rows.data += dtype_bytes(weight.dtype, first * cols);
+  rows.shape = Shape{count, cols};
+  rows.strides = Shape{step * cols, 1};
+  return rows;
+}
+
 PackedMatrix pack_weight(WeightLoader& loader, const TensorView& weight) {
   const bool direct =
       weight.dtype == DType::kFloat32 || weight.dtype == DType::kBFloat16 || weight.dtype == DType::kFloat16;
@@ -28,7 +41,11 @@ PackedMatrix pack_weight(WeightLoader& loader, const TensorView& weight) {
     packed = PackedMatrix::pack(weight, loader.thread_pool());
   } else {
     std::vector<float> widened(static_cast<size_t>(parameters));
-    convert_to_float(weight.data, weight.dtype, parameters, widened.data());
+    const int64_t rows = weight.shape[0], cols = weight.shape[1];
+    for (int64_t r = 0; r < rows; ++r) {
+      convert_to_float(weight.data + dtype_bytes(weight.dtype, r * weight.strides[0]), weight.dtype, cols,
+                       widened.data() + r * cols);
+    }
     packed =
         PackedMatrix::pack(TensorView::contiguous(widened.data(), DType::kFloat32, weight.shape), loader.thread_pool());
   }
@@ -42,6 +59,16 @@ Linear::Linear(WeightLoader loader, std::string_view name, int64_t in_features, 
       allow_bf16_(loader.config().allow_bf16_products && bf16_products_pay()),
       weight_(pack_weight(loader, loader.take(tensor_name(name, "weight"), Shape{out_features, in_features}))) {
   if (bias) bias_ = loader.take_float(tensor_name(name, "bias"), Shape{out_features});
+}
+
+Linear::Linear(WeightLoader& loader, const TensorView& weight, std::vector<float> bias)
+    : in_(weight.shape[1]),
+      out_(weight.shape[0]),
+      allow_bf16_(loader.config().allow_bf16_products && bf16_products_pay()),
+      weight_(pack_weight(loader, weight)),
+      bias_(std::move(bias)) {
+  COLUBER_CHECK(bias_.empty() || static_cast<int64_t>(bias_.size()) == out_, "{} outputs with a bias of {}", out_,
+                bias_.size());
 }
 
 void Linear::forward(const ForwardBatch& batch, const float* x, int64_t rows, float* y, bool accumulate) const {

@@ -19,6 +19,8 @@ class Linear {
   // Takes `name`.weight [out, in] and, with `bias`, `name`.bias [out] (an empty name: "weight" and "bias"). What is
   // missing is reported by the loader's `finish`.
   Linear(WeightLoader loader, std::string_view name, int64_t in_features, int64_t out_features, bool bias);
+  // Rows of a wider tensor that the caller took, as `weight_rows` gives them; `bias` [out] or empty.
+  Linear(WeightLoader& loader, const TensorView& weight, std::vector<float> bias);
 
   // x [rows, in], y [rows, out], y not overlapping x. `accumulate` adds to y: the residual connection.
   void forward(const ForwardBatch& batch, const float* x, int64_t rows, float* y, bool accumulate = false) const;
@@ -36,8 +38,12 @@ class Linear {
   std::vector<float> bias_;  // empty without
 };
 
-// Packs a weight of any floating type; types that products do not take are widened to float32. Counts it for ModelInfo.
-// Gives an empty matrix where the loader only describes.
+// Rows first, first + step, ... of a weight [N, K]; or, of a stack of weights [E, N, K], of all of them one below the
+// other.
+TensorView weight_rows(const TensorView& weight, int64_t first, int64_t count, int64_t step = 1);
+
+// Packs a weight [N, K] of any floating type, whose rows may be strided; types that products do not take are widened to
+// float32. Counts it for ModelInfo. Gives an empty matrix where the loader only describes.
 PackedMatrix pack_weight(WeightLoader& loader, const TensorView& weight);
 
 }  // namespace coluber

@@ -45,6 +45,30 @@ class Layers : public ::testing::Test {
   LoadHarness harness_{weights_};
 };
 
+TEST_F(Layers, LinearMultipliesRowsOfAWiderWeightOfEveryFloatingType) {
+  constexpr int64_t kIn = 37, kStored = 50, kFirst = 1, kOut = 24, kRows = 3;
+  const std::vector<float> w = numbers(kIn * kStored, 1), b = numbers(kOut, 2), x = numbers(kRows * kIn, 3);
+  std::vector<float> odd;
+  for (int64_t n = 0; n < kOut; ++n)
+    odd.insert(odd.end(), w.begin() + (kFirst + 2 * n) * kIn, w.begin() + (kFirst + 2 * n + 1) * kIn);
+  weights_.add_raw("f64", Shape{2, kStored / 2, kIn}, DType::kFloat64, kIn * kStored * 8);
+  double* values = weights_.get("f64").as<double>();
+  for (size_t i = 0; i < w.size(); ++i) values[i] = w[i];
+  weights_.add("f32", Shape{2, kStored / 2, kIn}, w);
+  weights_.add("bf16", Shape{2, kStored / 2, kIn}, w, DType::kBFloat16);
+  WeightLoader loader(harness_.context());
+  const std::vector<int32_t> ids(kRows);
+  for (const char* name : {"f64", "f32", "bf16"}) {
+    const TensorView stacked = loader.take(name, Shape{2, kStored / 2, kIn});
+    const Linear linear(loader, weight_rows(stacked, kFirst, kOut, 2), b);
+    EXPECT_EQ(linear.out_features(), kOut);
+    std::vector<float> y(kRows * kOut);
+    linear.forward(harness_.batch(ids), x.data(), kRows, y.data());
+    EXPECT_EQ(y, product(x, odd, b, kRows, kIn, kOut)) << name;
+    EXPECT_THROW(weight_rows(stacked, kFirst, kStored / 2 + 1, 2), Error);
+  }
+}
+
 TEST_F(Layers, LinearMultipliesWeightsOfEveryFloatingType) {
   constexpr int64_t kIn = 37, kOut = 70, kRows = 9;
   const std::vector<float> w = numbers(kIn * kOut, 1), b = numbers(kOut, 2), x = numbers(kRows * kIn, 3);

@@ -181,6 +181,15 @@ TEST(UnpackState, UndoesTheChannelBlocks) {
   unpack_state(TensorView::contiguous(lanes.data(), DType::kFloat32, Shape{kChannels, kStates}),
                StateLaneOrder::kContract, out.data());
   EXPECT_EQ(out, lanes);
+  std::vector<float> two_heads = lanes, expected = contract, unpacked(2 * lanes.size());
+  two_heads.insert(two_heads.end(), lanes.rbegin(), lanes.rend());
+  std::vector<float> reversed(lanes.rbegin(), lanes.rend());
+  unpack_state(TensorView::contiguous(reversed.data(), DType::kFloat32, Shape{kChannels, kStates}),
+               StateLaneOrder::kChannelBlock16, out.data());
+  expected.insert(expected.end(), out.begin(), out.end());
+  unpack_state(TensorView::contiguous(two_heads.data(), DType::kFloat32, Shape{2, kChannels, kStates}),
+               StateLaneOrder::kHeadBlock16, unpacked.data());
+  EXPECT_EQ(unpacked, expected);
 }
 
 TEST(CacheBinding, ASlotIsOneRangeOfAllLayersAtAlignedOffsets) {
