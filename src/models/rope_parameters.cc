@@ -35,12 +35,13 @@ void read_scaling(ConfigFields& fields, ConfigFields& rope, RopeConfig& config) 
 
 }  // namespace
 
-RopeConfig read_rope_parameters(ConfigFields& fields, double default_theta, int64_t head_dim) {
+RopeConfig read_rope_parameters(ConfigFields& fields, double default_theta, int64_t head_dim,
+                                double default_part) {
   RopeConfig config;
-  double partial = 1.0;
+  double partial = default_part;
   fields.alias("rope_theta", {"theta"});
   fields.optional("rope_theta", &config.theta, default_theta, positive_finite())
-      .optional("partial_rotary_factor", &partial, 1.0, between(1e-6, 1.0));
+      .optional("partial_rotary_factor", &partial, default_part, between(1e-6, 1.0));
   ConfigFields scaling = fields.nested(fields.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
   scaling.optional("rope_theta", &config.theta, config.theta, positive_finite())
       .optional("partial_rotary_factor", &partial, partial, between(1e-6, 1.0));

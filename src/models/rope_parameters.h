@@ -9,7 +9,9 @@
 
 namespace coluber {
 
-// Problems go to `fields`. `head_dim` is what `partial_rotary_factor` and `rotary_dim` are parts of.
-RopeConfig read_rope_parameters(ConfigFields& fields, double default_theta, int64_t head_dim);
+// Problems go to `fields`. `head_dim` is what `partial_rotary_factor` (where it is absent: `default_part`) and
+// `rotary_dim` are parts of.
+RopeConfig read_rope_parameters(ConfigFields& fields, double default_theta, int64_t head_dim,
+                                double default_part = 1.0);
 
 }  // namespace coluber
