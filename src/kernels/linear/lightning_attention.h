@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lightning attention (linear attention with a constant decay per head) over packed sequences in chunks, and its step
-// of one token a row.
+// Lightning attention over packed sequences in chunks, and its step of one token a row: the gated linear attention of
+// gated_linear_attention.h with a constant decay a head and square states, run by its kernels.
 //
 //   S[h]    = exp(-slope[h]) * S[h] + k[t, h] v[t, h]^T       S is [D, D], key by value
 //   o[t, h] = q[t, h]^T S[h]                                  the current token included
@@ -13,17 +13,13 @@
 
 #include <cstdint>
 
-#include "base/thread_pool.h"
-#include "kernels/op.h"
-#include "kernels/state_slots.h"
-#include "kernels/tolerance.h"
-#include "tensor/workspace.h"
+#include "kernels/linear/gated_linear_attention.h"
 
 namespace coluber {
 
-inline constexpr int64_t kMaxLightningHeadDim = 1024;
+inline constexpr int64_t kMaxLightningHeadDim = kMaxLinearKeyDim;
 // With a float32 state. A 16-bit state adds its own rounding where it is stored.
-inline constexpr Tolerance kLightningAttentionTolerance{1e-6, 1e-5, 1e-5};
+inline constexpr Tolerance kLightningAttentionTolerance = kGatedLinearAttentionTolerance;
 
 struct LightningAttentionArgs {
   const float* q = nullptr;  // [T, H, D]
@@ -41,6 +37,25 @@ struct LightningAttentionArgs {
   int64_t head_dim = 0;    // D in [1, kMaxLightningHeadDim]
   int64_t chunk_size = 0;  // tokens of a chunk, 0: the kernel's choice; no result depends on it but for rounding
 };
+
+inline GatedLinearAttentionArgs general_form(const LightningAttentionArgs& args) {
+  GatedLinearAttentionArgs a;
+  a.q = args.q;
+  a.k = args.k;
+  a.v = args.v;
+  a.q_stride = a.k_stride = a.v_stride = args.token_stride;
+  a.q_head_stride = a.k_head_stride = a.v_head_stride = args.head_stride;
+  a.slopes = args.slopes;
+  a.o = args.o;
+  a.o_stride = args.o_stride;
+  a.state = args.state;
+  a.query_start_loc = args.query_start_loc;
+  a.rows = args.rows;
+  a.num_heads = args.num_heads;
+  a.key_dim = a.value_dim = args.head_dim;
+  a.chunk_size = args.chunk_size;
+  return a;
+}
 
 using LightningAttentionFunction = void (*)(const LightningAttentionArgs& args, ThreadPool& pool, Workspace& workspace);
 const Operation<LightningAttentionFunction>& lightning_attention();
