@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "formats/generation_config.h"
 #include "formats/model_folder.h"
+#include "formats/safetensors.h"
 #include "formats/temporary_folder_test.h"
 #include "formats/weight_source.h"
 #include "tensor/tensor_convert.h"
@@ -70,8 +71,29 @@ TEST_F(ModelFolders, WhatIsNotThereIsToldWithWhatIs) {
   EXPECT_TRUE(tells(error_of([&] { resolve_model(folder()); }), "and 8 more"));
   EXPECT_TRUE(tells(error_of([&] { resolve_model(folder(), ModelNeeds::kTokenizer); }), "neither tokenizer.json"));
   EXPECT_EQ(error_of([&] { resolve_model(""); }).code(), ErrorCode::kInvalidArgument);
-  write("model.gguf", "");
-  EXPECT_EQ(error_of([&] { resolve_model(at("model.gguf")); }).code(), ErrorCode::kUnsupported);
+  write("model.npz", "");
+  EXPECT_EQ(error_of([&] { resolve_model(at("model.npz")); }).code(), ErrorCode::kUnsupported);
+}
+
+TEST_F(ModelFolders, WeightsMayComeWithoutAConfig) {
+  write("RWKV-tiny.pth", "");
+  EXPECT_EQ(resolve_model(folder()).config_path, "");
+  EXPECT_EQ(resolve_model(folder()).weights_path, folder());
+  EXPECT_EQ(resolve_model(at("RWKV-tiny.pth")).config_path, "");
+  EXPECT_EQ(resolve_model(at("RWKV-tiny.pth")).weights_path, at("RWKV-tiny.pth"));
+  write("config.json", "{}");
+  EXPECT_EQ(resolve_model(at("RWKV-tiny.pth")).config_path, at("config.json"));
+}
+
+TEST_F(ModelFolders, TokenizersOfOtherFormsAreFoundWhereThereIsNoTokenizerJson) {
+  write("config.json", "{}");
+  EXPECT_EQ(resolve_model(folder()).tokenizer_path, at("tokenizer.json"));
+  for (const char* name : {"tiktoken.model", "tokenizer.model", "rwkv_vocab_v20230424.txt", "rwkv_vocab_v20240101.txt",
+                           "tokenizer.json"}) {
+    write(name, "");
+    EXPECT_EQ(resolve_model(folder()).tokenizer_path, at(name));
+  }
+  EXPECT_EQ(resolve_model(at("tiktoken.model"), ModelNeeds::kTokenizer).tokenizer_path, at("tiktoken.model"));
 }
 
 class WeightSources : public testing::Test, public TemporaryFolder {};
@@ -125,10 +147,10 @@ TEST_F(WeightSources, AnIndexThatLiesIsRefused) {
 }
 
 TEST_F(WeightSources, AFolderWithoutWeightsSaysWhatItHolds) {
-  write("pytorch_model.bin", "");
+  write("weights.npz", "");
   const Error error = error_of([&] { open_weights(folder()); });
   EXPECT_EQ(error.code(), ErrorCode::kNotFound);
-  EXPECT_TRUE(tells(error, "pytorch_model.bin"));
+  EXPECT_TRUE(tells(error, "weights.npz"));
 }
 
 TEST_F(WeightSources, PublishedCheckpointsAreRead) {
@@ -136,7 +158,7 @@ TEST_F(WeightSources, PublishedCheckpointsAreRead) {
   if (!std::filesystem::is_directory(golden)) GTEST_SKIP() << "no reference checkpoints beside this tree";
   int read = 0;
   for (const auto& item : std::filesystem::directory_iterator(golden)) {
-    if (!std::filesystem::exists(item.path() / "model.safetensors")) continue;
+    if (!find_weights(item.path().string())) continue;
     const std::unique_ptr<WeightSource> source = open_weights(item.path().string());
     for (const std::string& name : source->names()) source->get(name);
     EXPECT_FALSE(source->names().empty()) << item.path();

@@ -9,32 +9,69 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "formats/weight_source.h"
 
 namespace coluber {
 namespace {
 
 namespace fs = std::filesystem;
 
-ModelFolder files_of(const std::string& folder) {
-  const std::string prefix = folder.ends_with('/') ? folder : folder + "/";
-  return {folder, prefix + "config.json", prefix + "generation_config.json", folder, prefix + "tokenizer.json"};
+constexpr std::string_view kTokenizers[] = {"tokenizer.json", "tokenizer.model", "tiktoken.model"};
+constexpr std::string_view kWorldBegin = "rwkv_vocab_v", kWorldEnd = ".txt";
+
+bool is_world_vocabulary(std::string_view name) { return name.starts_with(kWorldBegin) && name.ends_with(kWorldEnd); }
+
+// The newest RWKV World vocabulary of a folder; their names end in a date.
+std::string world_vocabulary_in(const std::string& prefix) {
+  std::string newest;
+  std::error_code error;
+  for (fs::directory_iterator item(prefix, error), end; !error && item != end; item.increment(error)) {
+    const std::string name = item->path().filename().string();
+    if (is_world_vocabulary(name)) newest = std::max(newest, name);
+  }
+  return newest;
 }
 
-void check_config(const ModelFolder& model, const std::string& path) {
+std::string tokenizer_in(const std::string& prefix) {
+  if (file_exists(prefix + std::string(kTokenizers[0]))) return prefix + std::string(kTokenizers[0]);
+  if (const std::string world = world_vocabulary_in(prefix); !world.empty()) return prefix + world;
+  for (const std::string_view name : kTokenizers) {
+    if (std::string path = prefix + std::string(name); file_exists(path)) return path;
+  }
+  return prefix + std::string(kTokenizers[0]);
+}
+
+bool is_tokenizer_file(std::string_view name) {
+  return name.ends_with(".json") || name.ends_with(".model") || is_world_vocabulary(name);
+}
+
+ModelFolder files_of(const std::string& folder) {
+  const std::string prefix = folder.ends_with('/') ? folder : folder + "/";
+  return {folder, prefix + "config.json", prefix + "generation_config.json", folder, tokenizer_in(prefix)};
+}
+
+// A checkpoint of a family that is known by its tensors needs no config.json.
+void check_config(ModelFolder& model, const std::string& path) {
   if (file_exists(model.config_path)) return;
+  if (model.weights_path != model.folder || find_weights(model.folder)) {
+    model.config_path.clear();
+    return;
+  }
   const std::string what =
       path == model.folder ? fmt::format("the folder '{}'", path) : fmt::format("the folder of '{}'", path);
   throw make_error(
       ErrorCode::kNotFound,
       "{} has no config.json, so it is no Hugging Face model; it holds {}. Name a folder with config.json and "
-      "model.safetensors",
+      "model.safetensors, or the one .pth file of a model that needs no config.json",
       what, describe_folder(model.folder));
 }
 
 void check_tokenizer(const ModelFolder& model, const std::string& path) {
   if (file_exists(model.tokenizer_path) || file_exists(model.config_path)) return;
-  throw make_error(ErrorCode::kNotFound, "'{}' has neither tokenizer.json nor config.json; it holds {}", path,
-                   describe_folder(model.folder));
+  throw make_error(ErrorCode::kNotFound,
+                   "'{}' has neither tokenizer.json (or rwkv_vocab_v*.txt, tokenizer.model, tiktoken.model) nor "
+                   "config.json; it holds {}",
+                   path, describe_folder(model.folder));
 }
 
 }  // namespace
@@ -72,14 +109,14 @@ ModelFolder resolve_model(const std::string& path, ModelNeeds needs) {
     const fs::path parent = fs::path(path).parent_path();
     model = files_of(parent.empty() ? "." : parent.string());
     const std::string name = fs::path(path).filename().string();
-    if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")) {
+    if (is_weights_file(name)) {
       model.weights_path = path;
-    } else if (name != "config.json" && name.ends_with(".json") && needs == ModelNeeds::kTokenizer) {
+    } else if (name != "config.json" && is_tokenizer_file(name) && needs == ModelNeeds::kTokenizer) {
       model.tokenizer_path = path;
     } else if (name != "config.json" && name != "tokenizer.json") {
       throw make_error(ErrorCode::kUnsupported,
-                       "'{}' is not a file that a model can be read from; expected a folder, a .safetensors file or a "
-                       "config.json (GGUF and PyTorch files are not read)",
+                       "'{}' is not a file that a model can be read from; expected a folder, a .safetensors, .bin "
+                       "or .pth file, or a config.json",
                        path);
     }
   }

@@ -9,18 +9,18 @@ namespace coluber {
 
 struct ModelFolder {
   std::string folder;                  // where config.json and the rest lie
-  std::string config_path;             // "folder/config.json"
+  std::string config_path;             // "folder/config.json"; empty where the weights come without one
   std::string generation_config_path;  // may not exist
-  std::string weights_path;            // the folder, or the .safetensors file that was named
-  std::string tokenizer_path;          // tokenizer.json in the folder, or the file that was named; may not exist
+  std::string weights_path;            // the folder, or the file that was named
+  std::string tokenizer_path;  // tokenizer.json or its like in the folder, or the file that was named; may not exist
 };
 
 enum class ModelNeeds {
-  kConfig,     // config.json must be there
+  kConfig,     // config.json must be there, or weights that may do without
   kTokenizer,  // a folder or file that has only a tokenizer is enough
 };
 
-// `path`: a folder, a .safetensors file, a config.json or a tokenizer.json. Throws Error(kNotFound) saying what was
+// `path`: a folder, a file of weights, a config.json or a file of a tokenizer. Throws Error(kNotFound) saying what was
 // looked for and what is there, Error(kUnsupported) for files of formats that are not read.
 ModelFolder resolve_model(const std::string& path, ModelNeeds needs = ModelNeeds::kConfig);
 

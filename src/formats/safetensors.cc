@@ -235,16 +235,14 @@ TensorView SafetensorsFile::peek(std::string_view name) const {
 
 TensorView SafetensorsFile::get(std::string_view name) const {
   const TensorView view = peek(name);
-  const auto element_bytes = static_cast<uintptr_t>(dtype_size(view.dtype));
-  if (reinterpret_cast<uintptr_t>(view.data) % element_bytes == 0) return view;
-  const std::lock_guard lock(mutex_);
-  std::unique_ptr<std::byte[]>& copy = aligned_copies_[find(name)->name];
-  if (copy == nullptr) {
-    const auto bytes = static_cast<size_t>(view.size_bytes());
-    copy.reset(new std::byte[std::max<size_t>(bytes, 1)]);
-    if (bytes > 0) std::memcpy(copy.get(), view.data, bytes);
-  }
-  return TensorView::contiguous(copy.get(), view.dtype, view.shape);
+  return copies_.row_major(find(name)->name, view);
+}
+
+std::vector<std::string> SafetensorsFile::names() const {
+  std::vector<std::string> names;
+  names.reserve(header_.entries.size());
+  for (const SafetensorsEntry& entry : header_.entries) names.push_back(entry.name);
+  return names;
 }
 
 void SafetensorsFile::release(const TensorView& view) const noexcept {

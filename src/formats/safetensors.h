@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,6 +19,7 @@
 
 #include "base/mapped_file.h"
 #include "coluber/tensor_view.h"
+#include "formats/tensor_file.h"
 
 namespace coluber {
 
@@ -40,29 +40,27 @@ struct SafetensorsHeader {
 // Checks everything but the tensors' values. `source` names the file in messages.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> file, std::string_view source);
 
-class SafetensorsFile {
+class SafetensorsFile final : public TensorFile {
  public:
   explicit SafetensorsFile(const std::string& path);
 
-  const std::string& path() const noexcept { return file_.path(); }
+  const std::string& path() const noexcept override { return file_.path(); }
   const std::vector<SafetensorsEntry>& entries() const noexcept { return header_.entries; }
   const std::vector<std::pair<std::string, std::string>>& metadata() const noexcept { return header_.metadata; }
   const SafetensorsEntry* find(std::string_view name) const noexcept;
-  // A row-major view, valid as long as the file object, aligned to its element size (a tensor that lies at an odd place
-  // in the file is copied once). Throws Error(kNotFound), or Error(kUnsupported) for a type or rank that is not
-  // supported.
-  TensorView get(std::string_view name) const;
-  TensorView peek(std::string_view name) const;  // the same, but where it lies: its data may be misaligned
-  // The tensor's pages may be dropped from memory; they are read from the file again when touched.
-  void release(const TensorView& view) const noexcept;
+  std::vector<std::string> names() const override;
+  bool contains(std::string_view name) const noexcept override { return find(name) != nullptr; }
+  TensorView get(
+      std::string_view name) const override;  // a tensor that lies at an odd place in the file is copied once
+  TensorView peek(std::string_view name) const override;
+  void release(const TensorView& view) const noexcept override;
   void will_need() const noexcept { file_.will_need(); }
 
  private:
   MappedFile file_;
   SafetensorsHeader header_;
   std::unordered_map<std::string_view, size_t> index_;
-  mutable std::mutex mutex_;
-  mutable std::unordered_map<std::string_view, std::unique_ptr<std::byte[]>> aligned_copies_;
+  TensorCopies copies_;
 };
 
 // A tensor to write: its values as a view, or, for what does not fit in memory at once, a function that appends its

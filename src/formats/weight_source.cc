@@ -9,12 +9,28 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "formats/model_folder.h"
+#include "formats/safetensors.h"
+#include "formats/torch_archive.h"
 
 namespace coluber {
 namespace {
 
-constexpr std::string_view kSingle = "model.safetensors";
-constexpr std::string_view kIndex = "model.safetensors.index.json";
+// In a folder, the first of these that is there.
+constexpr std::string_view kNames[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                                       "pytorch_model.bin.index.json"};
+constexpr std::string_view kExpected =
+    "model.safetensors or pytorch_model.bin, the index of shards of either, or a single .pth file";
+constexpr std::string_view kIndexEnd = ".index.json";
+constexpr std::string_view kTorchEnds[] = {".bin", ".pth", ".pt"};
+
+bool is_torch_file(std::string_view name) noexcept {
+  return std::any_of(std::begin(kTorchEnds), std::end(kTorchEnds), [&](auto end) { return name.ends_with(end); });
+}
+
+std::unique_ptr<TensorFile> open_file(const std::string& path) {
+  if (is_torch_file(path)) return std::make_unique<TorchArchive>(path);
+  return std::make_unique<SafetensorsFile>(path);
+}
 
 std::string beside(const std::string& folder, std::string_view name) {
   return folder.empty()          ? std::string(name)
@@ -69,33 +85,32 @@ class Listing {
 
 }  // namespace
 
-SafetensorsSource::SafetensorsSource(const std::string& path) : path_(path) {
+FileWeights::FileWeights(const std::string& path) : path_(path) {
   std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) {
-    if (path.ends_with(".index.json")) {
-      open_sharded(path);
-      return;
+  std::string file = path;
+  if (std::filesystem::is_directory(path, error)) {
+    const std::optional<std::string> found = find_weights(path);
+    if (!found) {
+      throw make_error(
+          ErrorCode::kNotFound,
+          "the folder '{}' has no weights that are read: expected {}; it holds {}. Weights in other formats "
+          "must be converted to safetensors first; of several files, name one",
+          path, kExpected, describe_folder(path));
     }
-    files_.push_back(std::make_unique<SafetensorsFile>(path));
-  } else if (const std::string single = beside(path, kSingle); file_exists(single)) {
-    files_.push_back(std::make_unique<SafetensorsFile>(single));
-  } else if (const std::string index = beside(path, kIndex); file_exists(index)) {
-    open_sharded(index);
-    return;
-  } else {
-    throw make_error(
-        ErrorCode::kNotFound,
-        "the folder '{}' has neither {} nor {}; it holds {}. Weights in other formats must be converted to "
-        "safetensors first",
-        path, kSingle, kIndex, describe_folder(path));
+    file = *found;
   }
-  for (const SafetensorsEntry& entry : files_.front()->entries()) by_name_.emplace(entry.name, files_.front().get());
+  if (file.ends_with(kIndexEnd)) {
+    open_sharded(file);
+    return;
+  }
+  files_.push_back(open_file(file));
+  for (std::string& name : files_.front()->names()) by_name_.emplace(std::move(name), files_.front().get());
 }
 
-void SafetensorsSource::open_sharded(const std::string& index_path) {
+void FileWeights::open_sharded(const std::string& index_path) {
   const std::map<std::string, std::string> shards = read_weight_map(index_path);
   const std::string folder = std::filesystem::path(index_path).parent_path().string();
-  std::map<std::string, const SafetensorsFile*> opened;
+  std::map<std::string, const TensorFile*> opened;
   Listing missing_files;
   for (const auto& [name, file] : shards) {
     const auto [place, is_new] = opened.emplace(file, nullptr);
@@ -105,7 +120,7 @@ void SafetensorsSource::open_sharded(const std::string& index_path) {
       missing_files.add(quoted(file));
       continue;
     }
-    files_.push_back(std::make_unique<SafetensorsFile>(shard));
+    files_.push_back(open_file(shard));
     place->second = files_.back().get();
   }
   if (!missing_files.empty()) {
@@ -114,8 +129,8 @@ void SafetensorsSource::open_sharded(const std::string& index_path) {
   }
   Listing missing_tensors;
   for (const auto& [name, file] : shards) {
-    const SafetensorsFile* shard = opened[file];
-    if (shard->find(name) == nullptr) missing_tensors.add(fmt::format("{} in {}", quoted(name), file));
+    const TensorFile* shard = opened[file];
+    if (!shard->contains(name)) missing_tensors.add(fmt::format("{} in {}", quoted(name), file));
     by_name_.emplace(name, shard);
   }
   if (!missing_tensors.empty()) {
@@ -125,9 +140,9 @@ void SafetensorsSource::open_sharded(const std::string& index_path) {
   }
 }
 
-bool SafetensorsSource::contains(std::string_view name) const { return by_name_.contains(std::string(name)); }
+bool FileWeights::contains(std::string_view name) const { return by_name_.contains(std::string(name)); }
 
-const SafetensorsFile& SafetensorsSource::file_of(std::string_view name) const {
+const TensorFile& FileWeights::file_of(std::string_view name) const {
   const auto found = by_name_.find(std::string(name));
   if (found == by_name_.end()) {
     throw make_error(ErrorCode::kNotFound, "{}: there is no tensor {} among its {}", describe(),
@@ -136,10 +151,10 @@ const SafetensorsFile& SafetensorsSource::file_of(std::string_view name) const {
   return *found->second;
 }
 
-TensorView SafetensorsSource::get(std::string_view name) const { return file_of(name).get(name); }
-TensorView SafetensorsSource::peek(std::string_view name) const { return file_of(name).peek(name); }
+TensorView FileWeights::get(std::string_view name) const { return file_of(name).get(name); }
+TensorView FileWeights::peek(std::string_view name) const { return file_of(name).peek(name); }
 
-std::vector<std::string> SafetensorsSource::names() const {
+std::vector<std::string> FileWeights::names() const {
   std::vector<std::string> names;
   names.reserve(by_name_.size());
   for (const auto& [name, file] : by_name_) names.push_back(name);
@@ -147,14 +162,32 @@ std::vector<std::string> SafetensorsSource::names() const {
   return names;
 }
 
-std::string SafetensorsSource::describe() const { return files_.size() == 1 ? files_.front()->path() : path_; }
+std::string FileWeights::describe() const { return files_.size() == 1 ? files_.front()->path() : path_; }
 
-void SafetensorsSource::release(const TensorView& view) const noexcept {
+void FileWeights::release(const TensorView& view) const noexcept {
   for (const auto& file : files_) file->release(view);
 }
 
-std::unique_ptr<WeightSource> open_weights(const std::string& path) {
-  return std::make_unique<SafetensorsSource>(path);
+bool is_weights_file(std::string_view name) noexcept {
+  return name.ends_with(".safetensors") || is_torch_file(name) || name.ends_with(".safetensors.index.json") ||
+         name.ends_with(".bin.index.json");
 }
+
+std::optional<std::string> find_weights(const std::string& folder) {
+  for (const std::string_view name : kNames) {
+    if (std::string path = beside(folder, name); file_exists(path)) return path;
+  }
+  std::optional<std::string> single;
+  std::error_code error;
+  for (std::filesystem::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
+    const std::string name = item->path().filename().string();
+    if (!name.ends_with(".pth") && !name.ends_with(".pt")) continue;
+    if (single) return std::nullopt;
+    single = beside(folder, name);
+  }
+  return single;
+}
+
+std::unique_ptr<WeightSource> open_weights(const std::string& path) { return std::make_unique<FileWeights>(path); }
 
 }  // namespace coluber
