@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "engine/description.h"
 #include "engine/fingerprint.h"
 #include "engine/host_memory.h"
@@ -112,10 +113,14 @@ void set_max_model_len(const EngineOptions& options, const ModelInfo& info, Engi
         config.cache.mamba_cache_mode == MambaCacheMode::kNone ? config.max_model_len : config.cache.block_size;
 }
 
+// An empty object where there is no config.json.
+Json config_of(const LoadedModel& loaded) {
+  return loaded.config_json.empty() ? Json(Json::Object{}) : parse_config(loaded.config_json, loaded.path);
+}
+
 void load_weights(const EngineOptions& options, LoadedModel& loaded, bool describe_only) {
-  const Json json = parse_config(loaded.config_json, loaded.path);
-  const ModelFamily& family = find_family(json, loaded.path);
-  check_not_quantized(json, loaded.path);
+  const ModelFamily& family = find_family(loaded.config_json, loaded.path, *loaded.weights);
+  check_not_quantized(config_of(loaded), loaded.path);
   if (!describe_only) {
     check_fits_memory(*loaded.weights);
     loaded.fingerprint = model_fingerprint(loaded.config_json, *loaded.weights);
@@ -160,13 +165,34 @@ std::unique_ptr<ThreadPool> make_pool(const EngineOptions& options) {
                                       options.pin_threads);
 }
 
+// Weights that cannot be opened matter less than a config that names a family that is not known.
+void open_weights_of(const ModelFolder& folder, LoadedModel& loaded) {
+  const Json config = config_of(loaded);
+  const bool is_named =
+      !loaded.config_json.empty() && (config.find("model_type") != nullptr || config.find("architectures") != nullptr);
+  if (!is_named || find_named_family(config) != nullptr) {
+    loaded.weights = open_weights(folder.weights_path);
+    return;
+  }
+  try {
+    loaded.weights = open_weights(folder.weights_path);
+  } catch (const Error&) {
+    find_family(config, loaded.path);  // throws
+    throw;
+  }
+}
+
 LoadedModel open_folder(const EngineOptions& options, const ModelFolder& folder) {
   LoadedModel loaded;
   loaded.config = make_engine_config(options);
-  loaded.path = folder.config_path;
-  loaded.config_json = read_text_file(folder.config_path);
-  find_family(parse_config(loaded.config_json, loaded.path), loaded.path);  // before the weights: the better message
-  loaded.weights = open_weights(folder.weights_path);
+  loaded.path = folder.config_path.empty() ? folder.weights_path : folder.config_path;
+  if (!folder.config_path.empty()) {
+    loaded.config_json = read_text_file(folder.config_path);
+    parse_config(loaded.config_json, loaded.path);  // an empty file is damaged: only none at all stands for no config
+  }
+  open_weights_of(folder, loaded);
+  if (folder.config_path.empty()) loaded.path = loaded.weights->describe();
+  find_family(loaded.config_json, loaded.path, *loaded.weights);  // before anything else is read: the better message
   loaded.pool = make_pool(options);
   return loaded;
 }
@@ -199,8 +225,10 @@ LoadedModel load_model(const EngineOptions& options) {
   if (file_exists(folder.tokenizer_path)) loaded.tokenizer = Tokenizer::load(folder.tokenizer_path);
   load_template(folder.folder, loaded);
   load_and_close(options, loaded);
-  loaded.eos_token_ids =
-      end_tokens(loaded.generation, parse_config(loaded.config_json, loaded.path), loaded.model->info().vocab_size);
+  loaded.eos_token_ids = end_tokens(loaded.generation, config_of(loaded), loaded.model->info().vocab_size);
+  const std::optional<int32_t> end = loaded.tokenizer != nullptr ? loaded.tokenizer->eos_id() : std::nullopt;
+  if (loaded.eos_token_ids.empty() && loaded.config_json.empty() && end && *end < loaded.model->info().vocab_size)
+    loaded.eos_token_ids.push_back(*end);
   return loaded;
 }
 
@@ -213,7 +241,7 @@ LoadedModel load_model(const EngineOptions& options, std::string config_json, st
   loaded.weights = std::move(weights);
   loaded.pool = make_pool(options);
   load_and_close(options, loaded);
-  loaded.eos_token_ids = end_tokens({}, parse_config(loaded.config_json, loaded.path), loaded.model->info().vocab_size);
+  loaded.eos_token_ids = end_tokens({}, config_of(loaded), loaded.model->info().vocab_size);
   return loaded;
 }
 

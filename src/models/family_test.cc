@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "formats/hf_config.h"
 
@@ -46,6 +48,43 @@ TEST(Family, ARefusalNamesWhatWasFoundAndWhatIsKnown) {
     for (const char* known : {"config.json", "mamba", "mamba2", "falcon_mamba", "lfm2", "minimax"})
       EXPECT_NE(message.find(known), std::string::npos) << known << " in: " << message;
   }
+}
+
+class NamedTensors final : public WeightSource {
+ public:
+  explicit NamedTensors(std::vector<std::string> names) : names_(std::move(names)) {}
+  bool contains(std::string_view name) const override {
+    return std::find(names_.begin(), names_.end(), name) != names_.end();
+  }
+  TensorView get(std::string_view) const override { return {}; }
+  std::vector<std::string> names() const override { return names_; }
+  std::string describe() const override { return "weights.pth"; }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+TEST(Family, ACheckpointThatNamesNoneIsRecognisedByItsTensors) {
+  ModelRegistry::instance().add({"recognised_in_a_test",
+                                 {},
+                                 [](ModelLoadContext&) { return nullptr; },
+                                 [](const std::string& config, const WeightSource& weights) {
+                                   return config.find("mamba2") == std::string::npos && weights.contains("of.the.test");
+                                 }});
+  const NamedTensors known({"of.the.test"}), other({"of.another", "and.more"});
+  EXPECT_EQ(find_family("", "weights.pth", known).model_type, "recognised_in_a_test");
+  EXPECT_EQ(find_family("{}", "config.json", known).model_type, "recognised_in_a_test");
+  EXPECT_EQ(find_family(R"({"model_type": "mamba2"})", "config.json", known).model_type, "mamba2")
+      << "what the config names comes first";
+  try {
+    find_family("", "weights.pth", other);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+    for (const char* part : {"weights.pth", "no config.json", "\"of.another\"", "recognised_in_a_test"})
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << part << " in: " << error.what();
+  }
+  EXPECT_THROW(find_family("{}", "config.json", other), Error);
 }
 
 TEST(Family, LongNamesAreCutAndEscaped) {

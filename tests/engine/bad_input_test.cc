@@ -74,8 +74,18 @@ TEST_F(BadFolder, FolderWithoutConfigSaysWhatItHolds) {
 
 TEST_F(BadFolder, FolderWithoutWeightsSaysWhatItHolds) {
   copy_.write_config();
+  copy_.write("weights.npz", "x");
+  expect_refused(copy_, ErrorCode::kNotFound, {"model.safetensors", "pytorch_model.bin", "weights.npz", "converted"});
+}
+
+TEST_F(BadFolder, DamagedPyTorchFilesAreToldFromOldOnes) {
+  copy_.write_config();
+  copy_.write("pytorch_model.bin", "");
+  expect_refused(copy_, ErrorCode::kInvalidData, {"pytorch_model.bin", "empty"});
   copy_.write("pytorch_model.bin", "x");
-  expect_refused(copy_, ErrorCode::kNotFound, {"model.safetensors", "pytorch_model.bin", "converted"});
+  expect_refused(copy_, ErrorCode::kInvalidData, {"pytorch_model.bin", "PK"});
+  copy_.write("pytorch_model.bin", "\x80\x02\x8a\x0a");
+  expect_refused(copy_, ErrorCode::kUnsupported, {"pytorch_model.bin", "before PyTorch 1.6", "torch.save"});
 }
 
 TEST_F(BadFolder, ConfigThatIsNoConfigIsRefused) {

@@ -5,20 +5,42 @@
 #include <filesystem>
 #include <map>
 
+#include "base/error.h"
 #include "base/json.h"
+#include "base/mapped_file.h"
+#include "formats/model_folder.h"
+#include "formats/weight_source.h"
+#include "models/family.h"
 
 namespace coluber::golden {
 
 namespace {
+
+// As the engine does: by the config, else by the tensors. What cannot be opened counts as supported, so that its tests
+// fail with the reason.
+std::string family_of(const std::string& path) {
+  std::unique_ptr<WeightSource> weights;
+  std::string config;
+  try {
+    const ModelFolder model = resolve_model(path);
+    if (!model.config_path.empty()) config = read_text_file(model.config_path);
+    weights = open_weights(model.weights_path);
+  } catch (const Error& error) {
+    return std::string("unreadable: ") + error.what();
+  }
+  try {
+    return find_family(config, path, *weights).model_type;
+  } catch (const Error&) {
+    return {};
+  }
+}
 
 Folder read_folder(const std::filesystem::path& path) {
   Folder folder;
   folder.path = path.string();
   folder.name = path.filename().string();
   const JsonParseOptions python{.allow_python_constants = true};
-  const Json config = read_json_file(path / "config.json", python);
-  if (const Json* type = config.find("model_type"); type != nullptr && type->is_string())
-    folder.model_type = type->as_string();
+  folder.family = family_of(folder.path);
   const Json golden = read_json_file(path / "golden.json", python);
   folder.relative_tolerance = std::max(1e-4, 3.0 * golden.at("hf_float32_vs_reference_rel").as_double());
   folder.tolerance = folder.relative_tolerance * golden.at("logits_std").as_double();
@@ -33,12 +55,11 @@ Folder read_folder(const std::filesystem::path& path) {
 std::vector<Folder> find_folders() {
   std::map<std::string, Folder> found;
   const std::filesystem::path root(COLUBER_SOURCE_DIR);
-  for (const std::filesystem::path& place : {root / "tests" / "data", root / ".." / "shared" / "golden"}) {
+  for (const std::filesystem::path& place : {root / ".." / "shared" / "golden", root / "tests" / "data"}) {
     if (!std::filesystem::is_directory(place)) continue;
     for (const auto& entry : std::filesystem::directory_iterator(place)) {
       const std::filesystem::path& path = entry.path();
-      if (std::filesystem::exists(path / "golden.json") && std::filesystem::exists(path / "config.json") &&
-          !found.contains(path.filename().string()))
+      if (std::filesystem::exists(path / "golden.json") && !found.contains(path.filename().string()))
         found.emplace(path.filename().string(), read_folder(path));
     }
   }

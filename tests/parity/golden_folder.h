@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Golden checkpoints: a folder with config.json, weights, golden.safetensors (prompts and expected outputs) and
-// golden.json. Found by enumeration in tests/data and, where it lies beside the repository, in ../shared/golden.
+// Golden checkpoints: a folder with weights, golden.safetensors (prompts and expected outputs), golden.json and mostly
+// a config.json. Found by enumeration in tests/data and, where it lies beside the repository, in ../shared/golden.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace coluber::golden {
 struct Folder {
   std::string path;
   std::string name;
-  std::string model_type;           // empty: config.json names none
+  std::string family;               // that the engine finds; empty: none that is supported
   double tolerance = 0.0;           // of logits, absolute: max(1e-4, 3 * float32 noise) * std of the logits
   double relative_tolerance = 0.0;  // the same relative to a tensor's standard deviation
   std::vector<int64_t> prompt_lengths;
@@ -29,7 +29,8 @@ inline void PrintTo(const Folder& folder, std::ostream* os) {
   *os << folder.path;
 }  // NOLINT(readability-identifier-naming)
 
-// Every folder with golden.json and config.json, by name; the main copy in tests/data wins.
+// Every folder with golden.json, by name; where a folder of ../shared/golden is in tests/data too, the former counts:
+// the copy is a part of it.
 std::vector<Folder> find_folders();
 
 class Tensors {
