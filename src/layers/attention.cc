@@ -1,145 +1,130 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/attention.h"
 
-#include <algorithm>
-#include <cmath>
-
-#include "base/dtype.h"
 #include "base/error.h"
-#include "coluber/backend.h"
+#include "kernels/moe/activation.h"
+#include "layers/recurrent_layer.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
 namespace {
 
-std::string name_of(const WeightLoader& loader) {
-  std::string name = loader.full_name("");
-  while (!name.empty() && name.back() == '.') name.pop_back();
-  return name;
+AttentionConfig checked(AttentionConfig config, const WeightLoader& loader) {
+  if (config.output_size == 0) config.output_size = config.hidden_size;
+  if (config.hidden_size < 1 || config.output_size < 1) {
+    throw make_error(ErrorCode::kInvalidConfig,
+                     "attention layer '{}': expected positive sizes of input and output, found {} and {}",
+                     layer_name_of(loader), config.hidden_size, config.output_size);
+  }
+  COLUBER_CHECK(config.qkv_proj.empty() || config.gate != OutputGate::kInQuery,
+                "attention layer '{}': a gate beside each query and one weight for q, k and v", layer_name_of(loader));
+  return config;
 }
 
-AttentionConfig checked(AttentionConfig config, const WeightLoader& loader) {
-  std::string problems;
-  auto expect = [&](bool fine, const std::string& message) {
-    if (!fine) problems += "\n  " + message;
-  };
-  expect(config.hidden_size > 0, fmt::format("hidden size: expected a positive number, found {}", config.hidden_size));
-  expect(config.head_dim > 0, fmt::format("head dim: expected a positive number, found {}", config.head_dim));
-  expect(config.num_kv_heads > 0 && config.num_heads > 0 &&
-             config.num_heads % std::max<int64_t>(config.num_kv_heads, 1) == 0,
-         fmt::format("attention heads: expected a positive multiple of the key-value heads, found {} and {}",
-                     config.num_heads, config.num_kv_heads));
-  const DType dtype = loader.config().cache.kv_cache_dtype;
-  expect(dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16,
-         fmt::format("key-value cache dtype: expected float32, bfloat16 or float16, found {}", dtype_name(dtype)));
-  expect(loader.config().cache.block_size > 0,
-         fmt::format("cache block size: expected a positive number, found {}", loader.config().cache.block_size));
-  if (!problems.empty()) {
-    throw make_error(ErrorCode::kInvalidConfig, "attention layer '{}':{}", name_of(loader), problems);
-  }
-  if (config.rope && config.rope->rotary_dim == 0) config.rope->rotary_dim = config.head_dim;
-  return config;
+SoftmaxAttentionConfig softmax_config(const AttentionConfig& config) {
+  return {config.num_heads, config.num_kv_heads, config.head_dim, config.rope, config.scale, config.sliding_window};
 }
 
 }  // namespace
 
-Attention::Attention(const AttentionConfig& config, WeightLoader& loader, std::unique_ptr<KeySelector> selector)
-    : KeyValueLayer(name_of(loader)),
-      config_(checked(config, loader)),
-      q_proj_(loader, config_.q_proj, config_.hidden_size, config_.num_heads * config_.head_dim, config_.qkv_bias),
-      k_proj_(loader, config_.k_proj, config_.hidden_size, config_.num_kv_heads * config_.head_dim, config_.qkv_bias),
-      v_proj_(loader, config_.v_proj, config_.hidden_size, config_.num_kv_heads * config_.head_dim, config_.qkv_bias),
-      out_proj_(loader, config_.out_proj, config_.num_heads * config_.head_dim, config_.hidden_size, config_.out_bias),
-      selector_(std::move(selector)) {
-  if (config_.rope) rope_ = rope_frequencies(*config_.rope, config_.head_dim);
-  if (config_.qk_norm_eps) {
-    q_norm_.emplace(loader, config_.q_norm, config_.head_dim, *config_.qk_norm_eps);
-    k_norm_.emplace(loader, config_.k_norm, config_.head_dim, *config_.qk_norm_eps);
-  }
-  const CacheConfig& cache = loader.config().cache;
-  FullAttentionSpec spec;  // as this process runs it
-  spec.block_size = cache.block_size;
-  spec.num_kv_heads = config_.num_kv_heads;
-  spec.head_size = config_.head_dim;
-  spec.dtype = cache.kv_cache_dtype;
-  cache_ = PagedKvCache(spec, selector_ ? selector_->note_elements() : 0);
-  loader.config().register_layer(*this);
+Attention::Attention(const AttentionConfig& config, WeightLoader loader, std::unique_ptr<KeySelector> selector)
+    : SoftmaxAttention(softmax_config(config), loader, std::move(selector)), config_(checked(config, loader)) {
+  take_projections(loader);
+  take_norms(loader);
 }
 
-const AttentionBackend& Attention::get_attn_backend() const { return get_full_attn_backend(); }
-
-KVCacheSpec Attention::get_kv_cache_spec(const EngineConfig& config) const {
-  const int64_t ranks = config.parallel.tensor_parallel_size, heads = config_.num_kv_heads;
-  // More ranks than heads: each head is held by several ranks.
-  if (ranks < 1 || (heads % ranks != 0 && ranks % heads != 0)) {
-    throw make_error(
-        ErrorCode::kInvalidConfig,
-        "layer '{}': {} key-value heads do not split over a tensor-parallel size of {}; choose a size that "
-        "divides the heads or is a multiple of them",
-        layer_name(), heads, ranks);
+void Attention::take_projections(WeightLoader loader) {
+  const AttentionConfig& c = config_;
+  if (c.qkv_proj.empty()) {
+    const int64_t q_outputs = c.gate == OutputGate::kInQuery ? 2 * q_width() : q_width();
+    q_proj_.emplace(loader, c.q_proj, c.hidden_size, q_outputs, c.qkv_bias);
+    k_proj_.emplace(loader, c.k_proj, c.hidden_size, kv_width(), c.qkv_bias);
+    v_proj_.emplace(loader, c.v_proj, c.hidden_size, kv_width(), c.qkv_bias);
+  } else {
+    const int64_t outputs = q_width() + 2 * kv_width();
+    const TensorView weight = loader.take(c.qkv_proj + ".weight", Shape{outputs, c.hidden_size});
+    std::vector<float> bias;
+    if (c.qkv_bias) bias = loader.take_float(c.qkv_proj + ".bias", Shape{outputs});
+    auto rows = [&](int64_t first, int64_t count) {
+      const std::vector<float> part =
+          bias.empty() ? bias : std::vector<float>(bias.begin() + first, bias.begin() + first + count);
+      return Linear(loader, weight_rows(weight, first, count), part);
+    };
+    q_proj_.emplace(rows(0, q_width()));
+    k_proj_.emplace(rows(q_width(), kv_width()));
+    v_proj_.emplace(rows(q_width() + kv_width(), kv_width()));
   }
-  FullAttentionSpec spec = cache_.spec();
-  spec.block_size = config.cache.block_size;
-  spec.num_kv_heads = std::max<int64_t>(1, heads / ranks);
-  spec.dtype = config.cache.kv_cache_dtype;
-  return spec;
+  if (c.gate == OutputGate::kProjection) gate_proj_.emplace(loader, c.gate_proj, c.hidden_size, q_width(), c.qkv_bias);
+  out_proj_.emplace(loader, c.out_proj, q_width(), c.output_size, c.out_bias);
 }
 
-void Attention::attend(const ForwardBatch& batch, const float* x, const float* q, const float* k, const float* v,
-                       float* out) {
-  const int64_t kv_width = config_.num_kv_heads * config_.head_dim;
-  cache_.store(*this, batch, k, kv_width, v, kv_width);
-  PagedAttentionArgs args = cache_.step(*this, batch);
-  args.q = q;
-  args.out = out;
-  args.q_stride = args.out_stride = config_.num_heads * config_.head_dim;
-  args.num_heads = config_.num_heads;
-  args.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
-  if (selector_) args.selection = selector_->select(*this, cache_, batch, x, nullptr, args);
-  check_paged_attention(args);
-  paged_attention()(args, *batch.thread_pool, *batch.workspace);
+void Attention::take_norms(WeightLoader loader) {
+  const AttentionConfig& c = config_;
+  if (!c.qk_norm_eps) return;
+  const int64_t q_size = c.qk_norm_whole ? q_width() : c.head_dim, k_size = c.qk_norm_whole ? kv_width() : c.head_dim;
+  if (c.qk_norm_weight) {
+    q_norm_.emplace(loader, c.q_norm, q_size, *c.qk_norm_eps, c.qk_norm_weight_offset);
+    k_norm_.emplace(loader, c.k_norm, k_size, *c.qk_norm_eps, c.qk_norm_weight_offset);
+  } else {
+    q_norm_.emplace(q_size, *c.qk_norm_eps);
+    k_norm_.emplace(k_size, *c.qk_norm_eps);
+  }
+}
+
+Attention::Gate Attention::project_queries(const ForwardBatch& batch, const float* x, float* q) const {
+  const int64_t tokens = batch.num_tokens(), heads = tokens * config_.num_heads, dim = config_.head_dim;
+  Gate gate;
+  if (config_.gate == OutputGate::kInQuery) {
+    float* both = batch.workspace->take<float>(2 * heads * dim);
+    q_proj_->forward(batch, x, tokens, both);
+    gate = {both + dim, 2 * dim};
+    if (q_norm_ && !config_.qk_norm_whole) {
+      q_norm_->forward(batch, both, 2 * dim, heads, q, dim);
+      return gate;
+    }
+    for (int64_t h = 0; h < heads; ++h) std::copy_n(both + h * 2 * dim, dim, q + h * dim);
+  } else {
+    q_proj_->forward(batch, x, tokens, q);
+  }
+  if (config_.gate == OutputGate::kProjection) {
+    float* values = batch.workspace->take<float>(heads * dim);
+    gate_proj_->forward(batch, x, tokens, values);
+    gate = {values, dim};
+  }
+  if (q_norm_) q_norm_->forward(batch, q, tokens * q_width() / q_norm_->size(), q);
+  return gate;
+}
+
+void Attention::project_keys_and_values(const ForwardBatch& batch, const float* x, float* k, float* v) const {
+  const int64_t tokens = batch.num_tokens();
+  k_proj_->forward(batch, x, tokens, k);
+  v_proj_->forward(batch, x, tokens, v);
+  if (config_.key_multiplier != 1) {
+    const auto factor = static_cast<float>(config_.key_multiplier);
+    for (int64_t i = 0; i < tokens * kv_width(); ++i) k[i] *= factor;
+  }
+  if (k_norm_) k_norm_->forward(batch, k, tokens * kv_width() / k_norm_->size(), k);
 }
 
 void Attention::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
-  COLUBER_CHECK(cache_.bound(), "layer '{}' has no cache: bind_kv_cache was not called", layer_name());
   WorkspaceScope scope(*batch.workspace);
-  const int64_t tokens = batch.num_tokens();
-  const int64_t q_width = config_.num_heads * config_.head_dim, kv_width = config_.num_kv_heads * config_.head_dim;
-  float* q = batch.workspace->take<float>(tokens * q_width);
-  float* k = batch.workspace->take<float>(tokens * kv_width);
-  float* v = batch.workspace->take<float>(tokens * kv_width);
-  float* out = batch.workspace->take<float>(tokens * q_width);
-  q_proj_.forward(batch, x, tokens, q);
-  k_proj_.forward(batch, x, tokens, k);
-  v_proj_.forward(batch, x, tokens, v);
-  if (q_norm_) {
-    q_norm_->forward(batch, q, tokens * config_.num_heads, q);
-    k_norm_->forward(batch, k, tokens * config_.num_kv_heads, k);
+  const int64_t tokens = batch.num_tokens(), dim = config_.head_dim;
+  float* q = batch.workspace->take<float>(tokens * q_width());
+  float* k = batch.workspace->take<float>(tokens * kv_width());
+  float* v = batch.workspace->take<float>(tokens * kv_width());
+  float* out = batch.workspace->take<float>(tokens * q_width());
+  const Gate gate = project_queries(batch, x, q);
+  project_keys_and_values(batch, x, k, v);
+  rotate(batch, q, k);
+  AttendOptions options;
+  options.x = x;
+  attend(batch, q, k, v, out, options);
+  if (gate.values != nullptr) {
+    const int64_t heads = tokens * config_.num_heads;
+    activate()(ActivateArgs{Activation::kSigmoid, gate.values, gate.stride, out, dim, out, dim, heads, dim},
+               *batch.thread_pool);
   }
-  if (config_.rope) {
-    RopeArgs args;
-    args.q = q;
-    args.q_stride = q_width;
-    args.num_q_heads = config_.num_heads;
-    args.k = k;
-    args.k_stride = kv_width;
-    args.num_k_heads = config_.num_kv_heads;
-    args.head_dim = config_.head_dim;
-    args.rotary_dim = config_.rope->rotary_dim;
-    args.interleaved = config_.rope->interleaved;
-    args.frequencies = rope_.frequencies.data();
-    args.attention_factor = rope_.attention_factor;
-    args.positions = batch.positions.data();
-    args.num_tokens = tokens;
-    rope()(args, *batch.thread_pool, *batch.workspace);
-  }
-  attend(batch, x, q, k, v, out);
-  out_proj_.forward(batch, out, tokens, y, accumulate);
-}
-
-ExportedKeyValues Attention::export_key_values(std::span<const int32_t> pages, int64_t num_tokens) const {
-  const Shape shape{config_.num_kv_heads, num_tokens, config_.head_dim};
-  return {shape, shape, cache_.read(*this, pages, num_tokens, 0), cache_.read(*this, pages, num_tokens, 1)};
+  out_proj_->forward(batch, out, tokens, y, accumulate);
 }
 
 }  // namespace coluber

@@ -137,7 +137,7 @@ TEST(Attention, ABlockOfLfm2MatchesItsGoldenValuesInAnyChunks) {
                mlp = block.scoped("feed_forward");
   Attention attention(lfm2_attention(), attn);
   EXPECT_EQ(attention.layer_name(), "model.layers.2.self_attn");
-  GatedMlp feed_forward({.hidden_size = kHidden, .intermediate_size = 96, .gate = "w1", .up = "w3", .down = "w2"}, mlp);
+  Mlp feed_forward({.hidden_size = kHidden, .intermediate_size = 96, .gate = "w1", .up = "w3", .down = "w2"}, mlp);
   RmsNorm operator_norm(block, "operator_norm", kHidden, 1e-5), ffn_norm(block, "ffn_norm", kHidden, 1e-5);
   std::vector<float> first;
   for (int64_t chunk : {17, 5, 1}) {

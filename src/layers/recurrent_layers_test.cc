@@ -259,7 +259,7 @@ TEST(ShortConv, MatchesTransformersInAnyChunks) {
   Golden golden("lfm2");
   WeightLoader layer = golden.loader.scoped("model.layers.0"), mlp = layer.scoped("feed_forward");
   ShortConv conv({.hidden_size = kHidden, .conv_kernel = 3}, layer.scoped("conv"));
-  GatedMlp feed_forward({.hidden_size = kHidden, .intermediate_size = 96, .gate = "w1", .up = "w3", .down = "w2"}, mlp);
+  Mlp feed_forward({.hidden_size = kHidden, .intermediate_size = 96, .gate = "w1", .up = "w3", .down = "w2"}, mlp);
   RmsNorm operator_norm(layer, "operator_norm", kHidden, 1e-5), ffn_norm(layer, "ffn_norm", kHidden, 1e-5);
   const Block block = [&](const ForwardBatch& batch, float* rows) {
     std::vector<float> normed(static_cast<size_t>(batch.num_tokens() * kHidden));

@@ -119,8 +119,8 @@ ShortConvConfig conv_config(const Lfm2Config& c) {
   return conv;
 }
 
-GatedMlpConfig mlp_config(const Lfm2Config& c) {
-  GatedMlpConfig mlp;
+MlpConfig mlp_config(const Lfm2Config& c) {
+  MlpConfig mlp;
   mlp.hidden_size = c.hidden_size;
   mlp.intermediate_size = c.ffn_size();
   mlp.gate = "w1";
@@ -173,7 +173,7 @@ class Lfm2Block final : public DecoderBlock {
   std::unique_ptr<ShortConv> conv_;
   RmsNorm ffn_norm_;
   WeightLoader mlp_loader_;
-  GatedMlp feed_forward_;
+  Mlp feed_forward_;
 };
 
 std::unique_ptr<Model> load(ModelLoadContext& context) {

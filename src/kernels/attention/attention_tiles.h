@@ -28,6 +28,11 @@ struct AttentionTile {
   const int32_t* blocks = nullptr;  // of a query that chooses its keys; positions above are then numbers of keys
 };
 
+// First position that the first query of a tile sees; the others see none before it.
+inline int64_t first_visible(const PagedAttentionArgs& args, const AttentionTile& tile) {
+  return args.window > 0 && tile.first_position >= args.window ? tile.first_position - args.window + 1 : 0;
+}
+
 // Running maximum, sum and unnormalised output of each vector of a tile.
 struct AttentionPartial {
   float* maximum = nullptr;  // [vectors]

@@ -22,12 +22,17 @@ constexpr int64_t kWaveSegments = 64;  // of one tile
 struct Plan {
   AttentionTile* tiles = nullptr;
   int64_t num_tiles = 0;
-  int64_t vectors = 0;       // most of one tile
-  int64_t max_segments = 0;  // most of one tile
+  int64_t vectors = 0;        // most of one tile
+  int64_t max_segments = 0;   // end of the last one of any tile
+  int64_t first_segment = 0;  // the first one of any tile
 };
 
 int64_t segments_of(const AttentionTile& tile) {
   return (tile.first_position + tile.num_tokens + kSegment - 1) / kSegment;
+}
+
+int64_t first_segment_of(const PagedAttentionArgs& args, const AttentionTile& tile) {
+  return first_visible(args, tile) / kSegment;
 }
 
 bool chooses(const PagedAttentionArgs& args, int64_t token) {
@@ -63,6 +68,8 @@ Plan plan_tiles(const PagedAttentionArgs& args, Workspace& workspace) {
         }
         plan.vectors = std::max(plan.vectors, tile.num_tokens * group);
         plan.max_segments = std::max(plan.max_segments, segments_of(tile));
+        const int64_t first = first_segment_of(args, tile);
+        plan.first_segment = plan.num_tiles == 0 ? first : std::min(plan.first_segment, first);
         plan.tiles[plan.num_tiles++] = tile;
       }
     }
@@ -129,8 +136,9 @@ void run_whole_tiles(const PagedAttentionArgs& args, const Plan& plan, ThreadPoo
     for (int64_t i = begin; i < end; ++i) {
       const AttentionTile& tile = plan.tiles[i];
       const int64_t tile_vectors = tile.num_tokens * (args.num_heads / args.kv.num_kv_heads);
-      attend(args, tile, 0, sum, scratch.of(thread));
-      for (int64_t s = 1; s < segments_of(tile); ++s) {
+      const int64_t first = first_segment_of(args, tile);
+      attend(args, tile, first, sum, scratch.of(thread));
+      for (int64_t s = first + 1; s < segments_of(tile); ++s) {
         attend(args, tile, s, next, scratch.of(thread));
         fold(tile_vectors, head_dim, next, sum);
       }
@@ -151,22 +159,24 @@ void run_split_tiles(const PagedAttentionArgs& args, const Plan& plan, ThreadPoo
   const AttentionPartial sums = take_partials(tiles, vectors, head_dim, workspace);
   const AttentionPartial nexts = take_partials(tiles * wave, vectors, head_dim, workspace);
   const ThreadScratch scratch(args, vectors, pool.size(), workspace);
-  for (int64_t first = 0; first < plan.max_segments; first += wave) {
+  for (int64_t first = plan.first_segment; first < plan.max_segments; first += wave) {
     const int64_t width = std::min(wave, plan.max_segments - first);
     pool.parallel_for(tiles * width, 1, [&](int64_t begin, int64_t end, int thread) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t segment = first + i / tiles;
-        if (segment >= segments_of(plan.tiles[i % tiles])) continue;
-        const AttentionPartial out =
-            segment == 0 ? partial_at(sums, i, vectors, head_dim) : partial_at(nexts, i, vectors, head_dim);
-        attend(args, plan.tiles[i % tiles], segment, out, scratch.of(thread));
+        const AttentionTile& tile = plan.tiles[i % tiles];
+        const int64_t begins = first_segment_of(args, tile);
+        if (segment < begins || segment >= segments_of(tile)) continue;
+        const AttentionPartial out = segment == begins ? partial_at(sums, i % tiles, vectors, head_dim)
+                                                       : partial_at(nexts, i, vectors, head_dim);
+        attend(args, tile, segment, out, scratch.of(thread));
       }
     });
     pool.parallel_for(tiles, 1, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
         const AttentionTile& tile = plan.tiles[i];
         const int64_t last = std::min(segments_of(tile), first + width);
-        for (int64_t s = std::max<int64_t>(first, 1); s < last; ++s) {
+        for (int64_t s = std::max(first, first_segment_of(args, tile) + 1); s < last; ++s) {
           fold(tile.num_tokens * (args.num_heads / args.kv.num_kv_heads), head_dim,
                partial_at(nexts, (s - first) * tiles + i, vectors, head_dim), partial_at(sums, i, vectors, head_dim));
         }
@@ -182,7 +192,7 @@ void paged_attention_tiled(const PagedAttentionArgs& args, ThreadPool& pool, Wor
   clear_tokens(args, args.num_reqs > 0 ? args.query_start_loc[args.num_reqs] : 0, args.num_tokens);
   const Plan plan = plan_tiles(args, workspace);
   if (plan.num_tiles == 0) return;
-  if (plan.max_segments > 1 && plan.num_tiles * plan.vectors <= kSplitVectors) {
+  if (plan.max_segments - plan.first_segment > 1 && plan.num_tiles * plan.vectors <= kSplitVectors) {
     run_split_tiles<attend, fold, finish>(args, plan, pool, workspace);
   } else {
     run_whole_tiles<attend, fold, finish>(args, plan, pool, workspace);
@@ -229,6 +239,10 @@ void check_paged_attention(const PagedAttentionArgs& args) {
                 "{} query heads must be a multiple of {} kv heads", args.num_heads, kv.num_kv_heads);
   COLUBER_CHECK(kv.dtype == DType::kFloat32 || kv.dtype == DType::kBFloat16 || kv.dtype == DType::kFloat16,
                 "pages are float32, bfloat16 or float16, not {}", dtype_name(kv.dtype));
+  COLUBER_CHECK(args.window >= 0 && (args.bias == nullptr || args.bias_extent > 0), "window {}, bias over {} positions",
+                args.window, args.bias_extent);
+  COLUBER_CHECK(args.selection.block_size == 0 || (args.window == 0 && args.bias == nullptr),
+                "chosen keys go with no window and no bias");
   for (int64_t r = 0; r < args.num_reqs; ++r) {
     const int64_t query = args.query_start_loc[r + 1] - args.query_start_loc[r];
     COLUBER_CHECK(query >= 0 && args.seq_lens[r] >= 0, "row {}: {} query tokens, length {}", r, query,

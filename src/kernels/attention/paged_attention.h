@@ -17,6 +17,9 @@
 // query may see chosen blocks of positions instead of all (KeySelection). A chosen query's keys are numbered by their
 // place among the chosen, and the grid above is one of those numbers.
 //
+// A window bounds how far back a query sees: keys at positions p - window + 1 to p. A bias is added to the scaled score
+// of each of the last bias_extent positions. Neither goes with chosen keys.
+//
 // A page with id <= kNullBlockId holds no keys. A query without any key, and tokens beyond query_start_loc[R] up to
 // num_tokens, give 0. Scratch does not grow with the context. Pages must be at multiples of the element size.
 #pragma once
@@ -74,6 +77,9 @@ struct PagedAttentionArgs {
   int64_t num_reqs = 0;                      // R
   float scale = 1.0f;
   KeySelection selection = {};
+  int64_t window = 0;           // 0: none
+  const float* bias = nullptr;  // [T, Hq, bias_extent] or null; entry i is of position p - bias_extent + 1 + i
+  int64_t bias_extent = 0;
 };
 
 using PagedAttentionFunction = void (*)(const PagedAttentionArgs& args, ThreadPool& pool, Workspace& workspace);

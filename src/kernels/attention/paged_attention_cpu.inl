@@ -274,17 +274,41 @@ inline void attention_values(int64_t v, const int64_t* visible, int64_t head_dim
   }
 }
 
+// Adds the bias of the last `extent` positions up to `position` to the scores of keys [begin, begin + count).
+inline void attention_add_bias(const float* bias, int64_t extent, int64_t position, int64_t begin, int64_t count,
+                               float* scores) {
+  const int64_t first = position - extent + 1;  // where bias[0] belongs
+  int64_t j = std::max<int64_t>(0, first - begin);
+  bias += begin - first;
+  for (; j + kLanes <= count; j += kLanes) store(scores + j, load(scores + j) + load(bias + j));
+  if (j < count) {
+    const int n = static_cast<int>(count - j);
+    store_n(scores + j, load_n(scores + j, n) + load_n(bias + j, n), n);
+  }
+}
+
 template <int Q>
 inline void attention_block_keys(int64_t v, int64_t begin, int64_t count, const PagedAttentionArgs& args,
-                                 const AttentionPartial& out, const AttentionScratch& scratch) {
-  const int64_t head_dim = args.kv.head_dim;
+                                 const AttentionTile& tile, const AttentionPartial& out,
+                                 const AttentionScratch& scratch) {
+  const int64_t head_dim = args.kv.head_dim, group = args.num_heads / args.kv.num_kv_heads;
   attention_scores<Q>(scratch.queries + v, count, head_dim, args.scale, scratch.keys, scratch.scores + v * kKeyBlock);
   for (int64_t i = v; i < v + Q; ++i) {
-    const int64_t n = std::clamp<int64_t>(scratch.positions[i] + 1 - begin, 0, count);
-    if (n > 0) {
-      attention_weigh(n, head_dim, scratch.scores + i * kKeyBlock, out.maximum + i, out.sum + i,
-                      out.values + i * head_dim);
+    const int64_t position = scratch.positions[i];
+    const int64_t n = std::clamp<int64_t>(position + 1 - begin, 0, count);
+    if (n == 0) continue;
+    float* scores = scratch.scores + i * kKeyBlock;
+    if (args.bias != nullptr) {
+      const int64_t row = (tile.first_token + i / group) * args.num_heads + tile.kv_head * group + i % group;
+      attention_add_bias(args.bias + row * args.bias_extent, args.bias_extent, position, begin, n, scores);
     }
+    const int64_t before = args.window > 0 ? std::clamp<int64_t>(position - args.window + 1 - begin, 0, n) : 0;
+    if (before == n) {
+      std::fill_n(scores, kKeyBlock, 0.0f);  // weights: the values of a group of vectors are added together
+      continue;
+    }
+    std::fill_n(scores, before, -__builtin_inff());
+    attention_weigh(n, head_dim, scores, out.maximum + i, out.sum + i, out.values + i * head_dim);
   }
 }
 
@@ -299,16 +323,16 @@ inline void attention_block_values(int64_t v, int64_t begin, int64_t count, int6
 // One block of keys for all vectors of a tile: scores and weights first, values after. `rows` are its keys, `next`
 // those of the block behind it.
 template <DType kType>
-inline void attention_block(const PagedAttentionArgs& args, int64_t vectors, int64_t begin,
+inline void attention_block(const PagedAttentionArgs& args, const AttentionTile& tile, int64_t vectors, int64_t begin,
                             const std::byte* const* rows, int64_t count, const std::byte* const* next, int64_t num_next,
                             const AttentionPartial& out, const AttentionScratch& scratch) {
   const int64_t head_dim = args.kv.head_dim;
   const int64_t plane_bytes = args.kv.plane_elements() * (kType == DType::kFloat32 ? 4 : 2);
   attention_transpose_keys<kType>(rows, count, head_dim, plane_bytes, scratch.keys);
   int64_t v = 0;
-  for (; v + 4 <= vectors; v += 4) attention_block_keys<4>(v, begin, count, args, out, scratch);
-  for (; v + 2 <= vectors; v += 2) attention_block_keys<2>(v, begin, count, args, out, scratch);
-  if (v < vectors) attention_block_keys<1>(v, begin, count, args, out, scratch);
+  for (; v + 4 <= vectors; v += 4) attention_block_keys<4>(v, begin, count, args, tile, out, scratch);
+  for (; v + 2 <= vectors; v += 2) attention_block_keys<2>(v, begin, count, args, tile, out, scratch);
+  if (v < vectors) attention_block_keys<1>(v, begin, count, args, tile, out, scratch);
   attention_widen_values<kType>(rows, count, head_dim, plane_bytes, next, num_next, scratch);
   for (v = 0; v + 4 <= vectors; v += 4) attention_block_values<4>(v, begin, count, head_dim, out, scratch);
   for (; v + 2 <= vectors; v += 2) attention_block_values<2>(v, begin, count, head_dim, out, scratch);
@@ -325,7 +349,8 @@ inline void attention_blocks(const PagedAttentionArgs& args, const AttentionTile
     count[now ^ 1] =
         rest > 0 ? attention_rows(args, tile, begin + kKeyBlock, std::min(kKeyBlock, rest), rows[now ^ 1]) : 0;
     if (count[now] == 0) continue;
-    attention_block<kType>(args, vectors, begin, rows[now], count[now], rows[now ^ 1], count[now ^ 1], out, scratch);
+    attention_block<kType>(args, tile, vectors, begin, rows[now], count[now], rows[now ^ 1], count[now ^ 1], out,
+                           scratch);
   }
 }
 
@@ -342,7 +367,8 @@ void attention_segment(const PagedAttentionArgs& args, const AttentionTile& tile
         args.q + (tile.first_token + token) * args.q_stride + (tile.kv_head * group + v % group) * head_dim;
   }
   std::memset(out.values, 0, static_cast<size_t>(vectors * head_dim) * sizeof(float));
-  const int64_t begin = segment * kSegment, end = std::min(begin + kSegment, tile.first_position + tile.num_tokens);
+  const int64_t end = std::min((segment + 1) * kSegment, tile.first_position + tile.num_tokens);
+  const int64_t begin = std::max(segment * kSegment, first_visible(args, tile) / kKeyBlock * kKeyBlock);
   if (args.kv.dtype == DType::kFloat32) {
     attention_blocks<DType::kFloat32>(args, tile, vectors, begin, end, out, scratch);
   } else if (args.kv.dtype == DType::kBFloat16) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -33,14 +34,19 @@ void attend(const PagedAttentionArgs& args, int64_t row, int64_t token, int64_t 
   double maximum = -std::numeric_limits<double>::infinity();
   const KeySelection& chosen = args.selection;
   const bool chooses = chosen.block_size > 0 && chosen.lengths[token] > 0;
-  for (int64_t i = 0; i < (chooses ? chosen.lengths[token] : position + 1); ++i) {
+  const int64_t first = args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : 0;
+  for (int64_t i = first; i < (chooses ? chosen.lengths[token] : position + 1); ++i) {
     const int64_t j = chooses ? chosen.blocks[token * chosen.stride + i / chosen.block_size] * chosen.block_size +
                                     i % chosen.block_size
                               : i;
     if (!read_row(args, row, j, kv_head, 0, x)) continue;
     double score = 0;
     for (int64_t d = 0; d < head_dim; ++d) score += static_cast<double>(q[d]) * x[static_cast<size_t>(d)];
-    scores.push_back(score * args.scale);
+    score *= args.scale;
+    const int64_t place = j - (position - args.bias_extent + 1);  // of the bias
+    if (args.bias != nullptr && place >= 0)
+      score += args.bias[(token * args.num_heads + head) * args.bias_extent + place];
+    scores.push_back(score);
     seen.push_back(j);
     maximum = std::max(maximum, scores.back());
   }

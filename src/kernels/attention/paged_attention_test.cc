@@ -17,6 +17,7 @@ struct Sizes {
   int64_t num_heads = 4, num_kv_heads = 2, head_dim = 16, block_size = 16;
   DType dtype = DType::kFloat32;
   int64_t page_padding_bytes = 0;
+  int64_t window = 0, bias_extent = 0;
 };
 
 // Sequences with random keys and values in shuffled pages; all other memory is NaN.
@@ -78,6 +79,17 @@ class Pages {
   std::vector<std::vector<float>> keys_, values_;
 };
 
+// Depends on a token's queries alone, so that batches can be compared.
+std::vector<float> make_bias(const Sizes& sizes, const std::vector<float>& q, int64_t tokens) {
+  std::vector<float> bias;
+  for (int64_t row = 0; row < tokens * sizes.num_heads; ++row) {
+    const size_t at = static_cast<size_t>(row * sizes.head_dim);
+    for (int64_t i = 0; i < sizes.bias_extent; ++i)
+      bias.push_back(2.0f * std::sin((at < q.size() ? q[at] : 0.0f) * static_cast<float>(i + 1)));
+  }
+  return bias;
+}
+
 // The last query_lens[r] tokens of each row, as one call.
 std::vector<float> attend(PagedAttentionFunction f, const Sizes& sizes, Pages& pages,
                           const std::vector<int32_t>& query_lens, const std::vector<int32_t>& seq_lens,
@@ -98,6 +110,10 @@ std::vector<float> attend(PagedAttentionFunction f, const Sizes& sizes, Pages& p
   args.seq_lens = seq_lens.data();
   args.num_reqs = static_cast<int64_t>(query_lens.size());
   args.scale = 1.0f / std::sqrt(static_cast<float>(sizes.head_dim));
+  args.window = sizes.window;
+  const std::vector<float> bias = make_bias(sizes, q, args.num_tokens);
+  if (sizes.bias_extent > 0) args.bias = bias.data();
+  args.bias_extent = sizes.bias_extent;
   check_paged_attention(args);
   Workspace workspace;
   f(args, pool, workspace);
@@ -115,7 +131,12 @@ TEST(PagedAttention, CandidatesAgreeOverShapes) {
       {.num_heads = 40, .num_kv_heads = 1, .head_dim = 128, .block_size = 64},
       {.num_heads = 4, .num_kv_heads = 1, .head_dim = 256, .dtype = DType::kBFloat16},
       {.num_heads = 4, .num_kv_heads = 2, .head_dim = 20, .dtype = DType::kBFloat16, .page_padding_bytes = 6},
-      {.num_heads = 3, .num_kv_heads = 3, .head_dim = 33, .dtype = DType::kFloat16}};
+      {.num_heads = 3, .num_kv_heads = 3, .head_dim = 33, .dtype = DType::kFloat16},
+      {.window = 1},
+      {.num_heads = 6, .num_kv_heads = 2, .head_dim = 12, .window = 24},
+      {.num_heads = 4, .num_kv_heads = 1, .head_dim = 16, .bias_extent = 40},
+      {.num_heads = 6, .num_kv_heads = 3, .head_dim = 20, .dtype = DType::kBFloat16, .window = 65, .bias_extent = 65},
+      {.window = 4000, .bias_extent = 600}};
   for (const Sizes& sizes : shapes) {
     Pages pages(sizes, {1, 70, 33, 520, 64});
     pages.store_all(pool);
@@ -151,27 +172,32 @@ void for_each_simd_candidate(Check&& check) {
 
 TEST(PagedAttention, ChunksGiveTheBitsOfOnePass) {
   ThreadPool pool(2);
-  const Sizes sizes{.num_heads = 6, .num_kv_heads = 2, .head_dim = 20, .block_size = 7};
   const int32_t length = 1100;
-  const int64_t width = sizes.num_heads * sizes.head_dim;
-  const std::vector<float> q = random_floats(length * width, -2, 2, 5);
-  for_each_simd_candidate([&](PagedAttentionFunction f) {
-    Pages whole(sizes, {length});
-    whole.store_all(pool);
-    const std::vector<float> want = attend(f, sizes, whole, {length}, {length}, q, pool);
-    for (int32_t chunk : {1, 3, 64, 519}) {
-      Pages pages(sizes, {length});  // what later chunks will write is still NaN
-      for (int32_t begin = 0; begin < length; begin += chunk) {
-        const int32_t end = std::min(begin + chunk, length);
-        pages.store(0, begin, end, store_kv().selected().function, pool);
-        if (chunk == 1 && begin % 97 != 0 && end != length) continue;
-        const std::vector<float> part(q.begin() + begin * width, q.begin() + end * width);
-        const std::vector<float> got = attend(f, sizes, pages, {end - begin}, {end}, part, pool);
-        ASSERT_EQ(0, std::memcmp(got.data(), want.data() + begin * width, got.size() * sizeof(float)))
-            << "chunk " << chunk << " at " << begin;
+  for (const Sizes& sizes :
+       {Sizes{.num_heads = 6, .num_kv_heads = 2, .head_dim = 20, .block_size = 7},
+        Sizes{.num_heads = 6, .num_kv_heads = 2, .head_dim = 20, .block_size = 7, .window = 70},
+        Sizes{.num_heads = 6, .num_kv_heads = 2, .head_dim = 20, .block_size = 7, .window = 530, .bias_extent = 100}}) {
+    SCOPED_TRACE("window " + std::to_string(sizes.window));
+    const int64_t width = sizes.num_heads * sizes.head_dim;
+    const std::vector<float> q = random_floats(length * width, -2, 2, 5);
+    for_each_simd_candidate([&](PagedAttentionFunction f) {
+      Pages whole(sizes, {length});
+      whole.store_all(pool);
+      const std::vector<float> want = attend(f, sizes, whole, {length}, {length}, q, pool);
+      for (int32_t chunk : {1, 3, 64, 519}) {
+        Pages pages(sizes, {length});  // what later chunks will write is still NaN
+        for (int32_t begin = 0; begin < length; begin += chunk) {
+          const int32_t end = std::min(begin + chunk, length);
+          pages.store(0, begin, end, store_kv().selected().function, pool);
+          if (chunk == 1 && begin % 97 != 0 && end != length) continue;
+          const std::vector<float> part(q.begin() + begin * width, q.begin() + end * width);
+          const std::vector<float> got = attend(f, sizes, pages, {end - begin}, {end}, part, pool);
+          ASSERT_EQ(0, std::memcmp(got.data(), want.data() + begin * width, got.size() * sizeof(float)))
+              << "chunk " << chunk << " at " << begin;
+        }
       }
-    }
-  });
+    });
+  }
 }
 
 TEST(PagedAttention, ThreadsPageSizesAndNeighboursChangeNoBit) {
@@ -192,21 +218,43 @@ TEST(PagedAttention, ThreadsPageSizesAndNeighboursChangeNoBit) {
   });
 }
 
-TEST(PagedAttention, ContextsFoldedInSeveralWavesKeepTheirBits) {
-  ThreadPool pool(3);
-  const Sizes sizes{.num_heads = 64, .num_kv_heads = 1, .head_dim = 4};
-  const int64_t rows = 32, width = sizes.num_heads * sizes.head_dim;
-  const std::vector<int32_t> ones(static_cast<size_t>(rows), 1), lengths(static_cast<size_t>(rows), 2600);
-  Pages pages(sizes, std::vector<int64_t>(static_cast<size_t>(rows), 2600));
+TEST(PagedAttention, KeysOutsideTheWindowCountNothing) {
+  ThreadPool pool(2);
+  const Sizes sizes{.window = 32}, all;
+  const int64_t width = sizes.num_heads * sizes.head_dim;
+  const std::vector<float> q = random_floats(width, -2, 2, 6);
+  Pages pages(sizes, {1300}), tail(sizes, {1300});
   pages.store_all(pool);
-  const std::vector<float> q = random_floats(rows * width, -2, 2, 6);
-  for_each_simd_candidate([&](PagedAttentionFunction f) {
-    const std::vector<float> all = attend(f, sizes, pages, ones, lengths, q, pool);
-    const std::vector<float> first = attend(f, sizes, pages, {1}, {2600}, q, pool);
-    EXPECT_TRUE(std::equal(first.begin(), first.end(), all.begin()));
-    const std::vector<float> exact = attend(&paged_attention_ref, sizes, pages, {1}, {2600}, q, pool);
-    expect_close(first, exact, kPagedAttentionTolerance, "against the reference");
-  });
+  tail.store(0, 1300 - 32, 1300, store_kv_ref, pool);
+  // Only the window's own pages hold keys at all in `tail`; 1268 lies in the middle of a page of 16.
+  for (int32_t page = 0; page < 1268 / 16; ++page) tail.ids()[static_cast<size_t>(page)] = kNullBlockId;
+  tail.store(0, 1264, 1268, store_kv_ref, pool);
+  for (const auto& candidate : paged_attention().candidates()) {
+    if (candidate.isa > active_isa()) continue;
+    const std::vector<float> got = attend(candidate.function, sizes, pages, {1}, {1300}, q, pool);
+    EXPECT_NE(got, attend(candidate.function, all, pages, {1}, {1300}, q, pool)) << candidate.name;
+    if (candidate.isa != Isa::kRef) continue;  // the tiers load whole blocks of keys
+    EXPECT_EQ(got, attend(candidate.function, sizes, tail, {1}, {1300}, q, pool));
+  }
+}
+
+TEST(PagedAttention, ContextsFoldedInSeveralWavesKeepTheirBits) {
+  for (int64_t window : {0, 1500}) {
+    ThreadPool pool(3);
+    const Sizes sizes{.num_heads = 64, .num_kv_heads = 1, .head_dim = 4, .window = window};
+    const int64_t rows = 32, width = sizes.num_heads * sizes.head_dim;
+    const std::vector<int32_t> ones(static_cast<size_t>(rows), 1), lengths(static_cast<size_t>(rows), 2600);
+    Pages pages(sizes, std::vector<int64_t>(static_cast<size_t>(rows), 2600));
+    pages.store_all(pool);
+    const std::vector<float> q = random_floats(rows * width, -2, 2, 6);
+    for_each_simd_candidate([&](PagedAttentionFunction f) {
+      const std::vector<float> all = attend(f, sizes, pages, ones, lengths, q, pool);
+      const std::vector<float> first = attend(f, sizes, pages, {1}, {2600}, q, pool);
+      EXPECT_TRUE(std::equal(first.begin(), first.end(), all.begin()));
+      const std::vector<float> exact = attend(&paged_attention_ref, sizes, pages, {1}, {2600}, q, pool);
+      expect_close(first, exact, kPagedAttentionTolerance, "against the reference");
+    });
+  }
 }
 
 TEST(PagedAttention, PaddedTokensAndRowsWithoutKeysGiveZero) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/moe/activation.h"
 #include "kernels/moe/experts.h"
-#include "kernels/moe/silu_mul.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/moe/moe_cpu.inl"
 #include "kernels/simd/foreach_isa.h"
@@ -11,12 +11,25 @@ namespace {
 // What one thread does in about the time that a worker needs to wake: 4096 exponentials.
 constexpr int64_t kElementGrain = 4096;
 
-template <void (*part)(const float*, const float*, float*, int64_t)>
-void silu_mul_parallel(const SiluMulArgs& args, ThreadPool& pool) {
-  if (args.count <= kElementGrain) return part(args.gate, args.up, args.out, args.count);
-  pool.parallel_for(args.count, kElementGrain, [&](int64_t begin, int64_t end, int) {
-    part(args.gate + begin, args.up + begin, args.out + begin, end - begin);
-  });
+template <void (*part)(const ActivateArgs&, const float*, const float*, float*, int64_t)>
+void activate_parallel(const ActivateArgs& args, ThreadPool& pool) {
+  ActivateArgs a = args;
+  const bool gated = a.up != nullptr;
+  if (a.rows > 1 && a.gate_stride == a.cols && a.out_stride == a.cols && (!gated || a.up_stride == a.cols)) {
+    a.cols *= a.rows;  // one long row
+    a.rows = 1;
+  }
+  const int64_t parts = std::max<int64_t>(1, (a.cols + kElementGrain - 1) / kElementGrain);  // of a row
+  auto body = [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / parts, from = i % parts * kElementGrain;
+      part(a, a.gate + row * a.gate_stride + from, gated ? a.up + row * a.up_stride + from : nullptr,
+           a.out + row * a.out_stride + from, std::min(kElementGrain, a.cols - from));
+    }
+  };
+  const int64_t grain = std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, a.cols));
+  if (a.rows * parts <= grain) return body(0, a.rows * parts, 0);
+  pool.parallel_for(a.rows * parts, grain, body);
 }
 
 template <void (*token)(const CombineExpertsArgs&, int64_t)>
@@ -32,11 +45,21 @@ void combine_parallel(const CombineExpertsArgs& args, ThreadPool& pool) {
 
 }  // namespace
 
-const Operation<SiluMulFunction>& silu_mul() {
-  static const Operation<SiluMulFunction> operation("silu_mul",
-                                                    {{"avx512", Isa::kAvx512, &silu_mul_parallel<avx512::moe_silu_mul>},
-                                                     {"avx2", Isa::kAvx2, &silu_mul_parallel<avx2::moe_silu_mul>},
-                                                     {"ref", Isa::kRef, &silu_mul_ref}});
+std::optional<Activation> parse_activation(std::string_view name) noexcept {
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
+  if (name == "relu") return Activation::kRelu;
+  if (name == "relu2") return Activation::kRelu2;
+  if (name == "sigmoid") return Activation::kSigmoid;
+  return std::nullopt;
+}
+
+const Operation<ActivateFunction>& activate() {
+  static const Operation<ActivateFunction> operation(
+      "activate", {{"avx512", Isa::kAvx512, &activate_parallel<avx512::moe_activate_part>},
+                   {"avx2", Isa::kAvx2, &activate_parallel<avx2::moe_activate_part>},
+                   {"ref", Isa::kRef, &activate_ref}});
   return operation;
 }
 

@@ -1,15 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <numbers>
 
+#include "kernels/moe/activation.h"
 #include "kernels/moe/experts.h"
-#include "kernels/moe/silu_mul.h"
 
 namespace coluber {
 
-void silu_mul_ref(const SiluMulArgs& args, ThreadPool&) {
-  for (int64_t i = 0; i < args.count; ++i) {
-    const double x = args.gate[i];
-    args.out[i] = static_cast<float>(x / (1.0 + std::exp(-x)) * args.up[i]);
+namespace {
+
+double activated(Activation kind, double x) {
+  switch (kind) {
+    case Activation::kSilu:
+      return x / (1.0 + std::exp(-x));
+    case Activation::kGelu:
+      return 0.5 * x * std::erfc(-x * std::numbers::sqrt2 / 2.0);
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+    case Activation::kRelu:
+      return x < 0.0 ? 0.0 : x;
+    case Activation::kRelu2:
+      return x < 0.0 ? 0.0 : x * x;
+    case Activation::kSigmoid:
+      return 1.0 / (1.0 + std::exp(-x));
+  }
+  return x;
+}
+
+}  // namespace
+
+void activate_ref(const ActivateArgs& args, ThreadPool&) {
+  const double limit = args.limit;
+  for (int64_t r = 0; r < args.rows; ++r) {
+    for (int64_t c = 0; c < args.cols; ++c) {
+      const double gate = static_cast<double>(args.gate_scale) * args.gate[r * args.gate_stride + c];
+      double y = activated(args.activation, gate > limit ? limit : gate);
+      if (args.up != nullptr) {
+        const double up = args.up[r * args.up_stride + c];
+        y *= up > limit ? limit : (up < -limit ? -limit : up);
+      }
+      args.out[r * args.out_stride + c] = static_cast<float>(y);
+    }
   }
 }
 
@@ -18,6 +49,7 @@ void combine_experts_ref(const CombineExpertsArgs& args, ThreadPool&) {
     for (int64_t d = 0; d < args.width; ++d) {
       double sum = 0;
       for (int64_t j = t * args.top_k; j < (t + 1) * args.top_k; ++j) {
+        if (args.places[j] < 0) continue;
         sum += static_cast<double>(args.weights[j]) * args.rows[args.places[j] * args.width + d];
       }
       float& y = args.y[t * args.width + d];

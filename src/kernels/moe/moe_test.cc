@@ -3,25 +3,67 @@
 #include <cmath>
 #include <numeric>
 
+#include "kernels/moe/activation.h"
 #include "kernels/moe/experts.h"
-#include "kernels/moe/silu_mul.h"
 #include "kernels/op_test.h"
 
 namespace coluber {
 namespace {
 
-TEST(SiluMul, CandidatesAgreeOverSizesAndInPlace) {
+constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGelu,  Activation::kGeluTanh,
+                                       Activation::kRelu, Activation::kRelu2, Activation::kSigmoid};
+
+TEST(Activate, CandidatesAgreeOverSizesAndInPlace) {
   ThreadPool pool(2);
-  for (int64_t count : {1, 7, 16, 31, 4096, 20001}) {
-    std::vector<float> gate = random_floats(count, -12, 12, 1), up = random_floats(count, -3, 3, 2);
-    gate[0] = -90.0f;
-    expect_candidates_agree(silu_mul(), kSiluMulTolerance, [&](SiluMulFunction f) {
-      std::vector<float> apart(gate.size()), in_place = gate;
-      f({gate.data(), up.data(), apart.data(), count}, pool);
-      f({in_place.data(), up.data(), in_place.data(), count}, pool);
-      return std::vector<OpOutput>{{"apart", apart}, {"in place", in_place}};
+  for (Activation activation : kActivations) {
+    for (int64_t count : {1, 7, 16, 31, 4096, 20001}) {
+      std::vector<float> gate = random_floats(count, -12, 12, 1), up = random_floats(count, -3, 3, 2);
+      gate[0] = -90.0f;
+      expect_candidates_agree(activate(), kActivateTolerance, [&](ActivateFunction f) {
+        std::vector<float> apart(gate.size()), in_place = gate, ungated(gate.size());
+        ActivateArgs args{activation, gate.data(), count, up.data(), count, apart.data(), count, 1, count};
+        f(args, pool);
+        args.gate = args.out = in_place.data();
+        f(args, pool);
+        args = {activation, gate.data(), count, nullptr, 0, ungated.data(), count, 1, count};
+        f(args, pool);
+        return std::vector<OpOutput>{{"apart", apart}, {"in place", in_place}, {"ungated", ungated}};
+      });
+    }
+  }
+}
+
+TEST(Activate, HalvesOfOneProductAndALimit) {
+  ThreadPool pool(2);
+  for (int64_t cols : {5, 48, 5000}) {
+    const int64_t rows = 9;
+    const std::vector<float> both = random_floats(rows * 2 * cols, -4, 4, 3);
+    expect_candidates_agree(activate(), kActivateTolerance, [&](ActivateFunction f) {
+      std::vector<float> out(static_cast<size_t>(rows * cols));
+      f({Activation::kSilu, both.data(), 2 * cols, both.data() + cols, 2 * cols, out.data(), cols, rows, cols, 1.5f,
+         0.75f},
+        pool);
+      return std::vector<OpOutput>{{"out", out}};
     });
   }
+  const std::vector<float> gate = {3.0f, 3.0f, -3.0f}, up = {4.0f, -4.0f, 0.5f};
+  std::vector<float> out(3);
+  activate()(ActivateArgs{Activation::kRelu, gate.data(), 3, up.data(), 3, out.data(), 3, 1, 3, 1.5f}, pool);
+  EXPECT_EQ(out, (std::vector<float>{2.25f, -2.25f, 0.0f}));
+}
+
+TEST(Activate, NanGoesThroughAndNamesAreThoseOfConfigs) {
+  ThreadPool pool(1);
+  for (Activation activation : kActivations) {
+    for (const auto& candidate : activate().candidates()) {
+      if (candidate.isa > active_isa()) continue;
+      float x = std::nanf("");
+      candidate.function({activation, &x, 1, nullptr, 0, &x, 1, 1, 1}, pool);
+      EXPECT_TRUE(std::isnan(x)) << candidate.name << ", activation " << static_cast<int>(activation);
+    }
+  }
+  EXPECT_EQ(parse_activation("gelu_pytorch_tanh"), Activation::kGeluTanh);
+  EXPECT_FALSE(parse_activation("mish"));
 }
 
 TEST(CombineExperts, CandidatesAgree) {
@@ -52,7 +94,9 @@ Routes route(const std::vector<float>& logits, int64_t experts, int64_t top_k, b
   const int64_t tokens = static_cast<int64_t>(logits.size()) / experts;
   Routes routes{std::vector<int32_t>(static_cast<size_t>(tokens * top_k)),
                 std::vector<float>(static_cast<size_t>(tokens * top_k))};
-  route_top_k({logits.data(), tokens, experts, top_k, renormalize, routes.ids.data(), routes.weights.data()}, pool);
+  Workspace workspace;
+  route_top_k({logits.data(), tokens, experts, top_k, renormalize, routes.ids.data(), routes.weights.data()}, pool,
+              workspace);
   return routes;
 }
 
@@ -94,6 +138,68 @@ TEST(RouteTopK, NanLogitsNameValidExperts) {
   EXPECT_EQ(routes.ids, (std::vector<int32_t>{0, 1, 0, 2}));
   EXPECT_TRUE(std::isnan(routes.weights[0]));
   EXPECT_FALSE(std::isnan(routes.weights[2]));
+}
+
+// The formula of the contract, in double, by sorting.
+TEST(RouteTopK, SigmoidWithBiasGroupsEpsilonScaleAndExpertsThatAreAlwaysThere) {
+  ThreadPool pool(2);
+  Workspace workspace;
+  const int64_t tokens = 60, experts = 12, always = 2, top_k = 4, groups = 4, all = experts + always;
+  const std::vector<float> logits = random_floats(tokens * all, -3, 3, 11), bias = random_floats(experts, -1, 1, 12);
+  std::vector<int32_t> ids(static_cast<size_t>(tokens * (top_k + always)));
+  std::vector<float> weights(ids.size());
+  RouterArgs args{logits.data(), tokens, experts, top_k, true, ids.data(), weights.data(), RouterScore::kSigmoid};
+  args.selection_bias = bias.data();
+  args.num_groups = groups;
+  args.topk_groups = 2;
+  args.epsilon = 0.25f;
+  args.scale = 2.5f;
+  args.num_always = always;
+  route_top_k(args, pool, workspace);
+  for (int64_t t = 0; t < tokens; ++t) {
+    std::vector<double> score, choice;
+    for (int64_t e = 0; e < all; ++e) {
+      score.push_back(1 / (1 + std::exp(-static_cast<double>(logits[static_cast<size_t>(t * all + e)]))));
+      if (e < experts) choice.push_back(score.back() + bias[static_cast<size_t>(e)]);
+    }
+    std::vector<std::pair<double, int64_t>> ranked;
+    for (int64_t g = 0; g < groups; ++g) {
+      std::vector<double> members(choice.begin() + g * 3, choice.begin() + g * 3 + 3);
+      std::sort(members.rbegin(), members.rend());
+      ranked.emplace_back(-(members[0] + members[1]), g);
+    }
+    std::sort(ranked.begin(), ranked.end());
+    std::vector<int32_t> allowed;
+    for (int64_t i = 0; i < 2; ++i) {
+      for (int64_t e = 0; e < 3; ++e)
+        allowed.push_back(static_cast<int32_t>(ranked[static_cast<size_t>(i)].second * 3 + e));
+    }
+    std::sort(allowed.begin(), allowed.end(),
+              [&](int32_t a, int32_t b) { return choice[static_cast<size_t>(a)] > choice[static_cast<size_t>(b)]; });
+    allowed.resize(static_cast<size_t>(top_k));
+    std::sort(allowed.begin(), allowed.end());
+    allowed.insert(allowed.end(), {12, 13});
+    double sum = 0.25;
+    for (int32_t e : allowed) sum += score[static_cast<size_t>(e)];
+    for (size_t j = 0; j < allowed.size(); ++j) {
+      const size_t i = static_cast<size_t>(t) * allowed.size() + j;
+      ASSERT_EQ(ids[i], allowed[j]) << "token " << t;
+      ASSERT_NEAR(weights[i], 2.5 * score[static_cast<size_t>(allowed[j])] / sum, 1e-6);
+    }
+  }
+}
+
+TEST(RouteTopK, ABiasChoosesAndDoesNotWeigh) {
+  ThreadPool pool(1);
+  Workspace workspace;
+  const std::vector<float> logits = {2.0f, 1.0f, 0.0f}, bias = {-1.0f, 0.0f, 0.9f};
+  std::vector<int32_t> ids(1);
+  std::vector<float> weights(1);
+  RouterArgs args{logits.data(), 1, 3, 1, false, ids.data(), weights.data()};
+  args.selection_bias = bias.data();
+  route_top_k(args, pool, workspace);
+  EXPECT_EQ(ids[0], 2);
+  EXPECT_NEAR(weights[0], 1 / (1 + std::exp(1.0) + std::exp(2.0)), 1e-6);
 }
 
 struct Block {
@@ -163,6 +269,35 @@ TEST(RunExperts, MatchesTheFormulaForAnyNumberOfTokens) {
   }
 }
 
+TEST(RunExperts, AnIdBehindTheLastExpertAddsNothingAndUngatedExpertsTakeTheirActivation) {
+  ThreadPool pool(2);
+  Block block(24, 20, 3, pool);
+  const int64_t tokens = 5;
+  const std::vector<float> x = random_floats(tokens * 24, -2, 2, 8);
+  const Routes routes{{0, 3, 1, 3, 3, 3, 1, 2, 0, 1}, random_floats(tokens * 2, 0, 1, 9)};
+  const std::vector<float> y = block.run(x, routes, 2, pool);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int32_t* ids = routes.ids.data() + t * 2;
+    const int64_t chosen = std::count_if(ids, ids + 2, [](int32_t e) { return e < 3; });
+    const std::vector<double> want = block.naive(x.data() + t * 24, ids, routes.weights.data() + t * 2, chosen);
+    for (size_t d = 0; d < 24; ++d) ASSERT_NEAR(y[static_cast<size_t>(t) * 24 + d], want[d], 2e-5) << "token " << t;
+  }
+  for (Expert& expert : block.experts) expert.w3 = {};
+  std::vector<float> ungated(24);
+  Workspace workspace;
+  const int32_t id = 1;
+  const float weight = 0.5f;
+  run_experts({x.data(), ungated.data(), 1, block.experts, &id, &weight, 1, false, false, Activation::kRelu2}, pool,
+              workspace);
+  std::vector<double> want(24, 0.0);
+  for (size_t f = 0; f < 20; ++f) {
+    double h = 0;
+    for (size_t d = 0; d < 24; ++d) h += static_cast<double>(block.w1[1][f * 24 + d]) * x[d];
+    for (size_t d = 0; d < 24 && h > 0; ++d) want[d] += 0.5 * h * h * block.w2[1][d * 20 + f];
+  }
+  for (size_t d = 0; d < 24; ++d) ASSERT_NEAR(ungated[d], want[d], 2e-5);
+}
+
 TEST(RunExperts, ATokenDoesNotDependOnItsBatch) {
   ThreadPool one(1), many(4);
   const Block block(40, 33, 6, one);
@@ -179,7 +314,7 @@ TEST(RunExperts, ATokenDoesNotDependOnItsBatch) {
 }
 
 TEST(Moe, RunsVectorised) {
-  expect_vectorised(silu_mul());
+  expect_vectorised(activate());
   expect_vectorised(combine_experts());
 }
 
