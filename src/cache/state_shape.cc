@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cache/state_shape.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <limits>
 #include <string_view>
@@ -96,14 +97,20 @@ std::vector<Shape> mamba2_state_shape(int64_t tp_size, const Mamba2StateSizes& s
 }
 
 std::vector<Shape> linear_attention_state_shape(int64_t tp_size, int64_t num_heads, int64_t head_dim) {
-  require_positive("linear_attention",
-                   {{"tensor_parallel_size", tp_size}, {"num_heads", num_heads}, {"head_dim", head_dim}});
+  return linear_attention_state_shape(tp_size, num_heads, head_dim, head_dim);
+}
+
+std::vector<Shape> linear_attention_state_shape(int64_t tp_size, int64_t num_heads, int64_t key_dim,
+                                                int64_t value_dim) {
+  require_positive(
+      "linear_attention",
+      {{"tensor_parallel_size", tp_size}, {"num_heads", num_heads}, {"head_dim", std::min(key_dim, value_dim)}});
   if (num_heads < tp_size)
     throw make_error(
         ErrorCode::kInvalidConfig,
         "state shape of linear_attention: num_heads is {}, fewer than tensor_parallel_size {}; choose a smaller size",
         num_heads, tp_size);
-  return {Shape{num_heads / tp_size, head_dim, head_dim}};
+  return {Shape{num_heads / tp_size, key_dim, value_dim}};
 }
 
 std::vector<Shape> short_conv_state_shape(int64_t tp_size, int64_t intermediate_size, int64_t conv_kernel,

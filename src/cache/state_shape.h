@@ -41,6 +41,8 @@ std::vector<Shape> mamba2_state_shape(int64_t tp_size, const Mamba2StateSizes& s
 
 // Heads are divided rounding down, as the contract has it; a rank without a head is refused.
 std::vector<Shape> linear_attention_state_shape(int64_t tp_size, int64_t num_heads, int64_t head_dim);
+// Keys and values of different sizes: (heads, key_dim, value_dim).
+std::vector<Shape> linear_attention_state_shape(int64_t tp_size, int64_t num_heads, int64_t key_dim, int64_t value_dim);
 
 std::vector<Shape> short_conv_state_shape(int64_t tp_size, int64_t intermediate_size, int64_t conv_kernel,
                                           int64_t num_speculative_tokens = 0);

@@ -1,50 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/linear_attention.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
 #include "cache/state_shape.h"
-#include "kernels/linear/lightning_attention.h"
 #include "kernels/linear/silu.h"
 #include "kernels/norm/norm.h"
+#include "layers/linear_attention_step.h"
 #include "layers/recurrent_layer.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
 namespace {
 
-LinearAttentionConfig checked(const LinearAttentionConfig& config, const WeightLoader& loader) {
+LinearAttentionConfig checked(LinearAttentionConfig config, const WeightLoader& loader) {
   SizeChecks checks;
   checks.expect_positive("hidden size", config.hidden_size);
   checks.expect_positive("heads", config.num_heads);
-  checks.expect_between("head dim", config.head_dim, 1, kMaxLightningHeadDim);
+  checks.expect_between("head dim", config.head_dim, 1, kMaxLinearKeyDim);
   checks.expect(config.layer >= 0 && config.layer < config.num_layers,
                 fmt::format("layer: expected 0 to {}, found {}", config.num_layers - 1, config.layer));
   checks.expect(config.norm_eps > 0.0, fmt::format("norm epsilon: expected above 0, found {}", config.norm_eps));
+  checks.expect(config.norm_groups > 0 && config.num_heads * config.head_dim % config.norm_groups == 0,
+                fmt::format("norm groups: expected a divisor of {}, found {}", config.num_heads * config.head_dim,
+                            config.norm_groups));
+  checks.expect(!config.qkv_by_head || (!config.qk_norm && !config.rope),
+                "queries and keys that lie head by head are neither normed nor rotated");
   checks.finish("linear attention", loader);
+  if (config.rope && config.rope->rotary_dim == 0) config.rope->rotary_dim = config.head_dim;
   return config;
 }
 
-void check_rows(const LinearAttention& layer, const LinearAttentionMetadata& metadata, int64_t num_tokens) {
-  const auto rows = static_cast<size_t>(metadata.num_decodes + metadata.num_prefills);
-  COLUBER_CHECK(metadata.num_decode_tokens == metadata.num_decodes,
-                "layer '{}': {} decode rows with {} tokens, expected one token a row", layer.layer_name(),
-                metadata.num_decodes, metadata.num_decode_tokens);
-  COLUBER_CHECK(metadata.query_start_loc.size() > rows && metadata.seq_lens.size() >= rows &&
-                    metadata.state_indices_tensor.size() >= rows,
-                "layer '{}': {} rows, {} starts, {} lengths, {} state indices", layer.layer_name(), rows,
-                metadata.query_start_loc.size(), metadata.seq_lens.size(), metadata.state_indices_tensor.size());
-  COLUBER_CHECK(metadata.query_start_loc[rows] <= num_tokens, "layer '{}': {} tokens of rows in a batch of {}",
-                layer.layer_name(), metadata.query_start_loc[rows], num_tokens);
+// 2^(-8 (i + 1) / n) for the largest power of two below, then every second of those for twice as many.
+std::vector<double> alibi_rates(int64_t num_heads) {
+  std::vector<double> rates;
+  int64_t power = 1;
+  while (2 * power <= num_heads) power *= 2;
+  const auto rate = [](int64_t i, int64_t n) {
+    return std::exp2(-8.0 * static_cast<double>(i + 1) / static_cast<double>(n));
+  };
+  for (int64_t h = 0; h < power; ++h) rates.push_back(rate(h, power));
+  for (int64_t h = 0; h < num_heads - power; ++h) rates.push_back(rate(2 * h, 2 * power));
+  return rates;
+}
+
+std::vector<Linear> take_qkv(const LinearAttentionConfig& config, WeightLoader& loader) {
+  const int64_t inner = config.num_heads * config.head_dim;
+  std::vector<Linear> parts;
+  if (config.qkv_by_head) {
+    parts.emplace_back(loader, config.qkv_proj, config.hidden_size, 3 * inner, config.qkv_bias);
+    return parts;
+  }
+  const TensorView weight = loader.take(config.qkv_proj + ".weight", Shape{3 * inner, config.hidden_size});
+  std::vector<float> bias;
+  if (config.qkv_bias) bias = loader.take_float(config.qkv_proj + ".bias", Shape{3 * inner});
+  for (int64_t part = 0; part < 3; ++part) {
+    std::vector<float> own;
+    if (config.qkv_bias) own.assign(bias.begin() + part * inner, bias.begin() + (part + 1) * inner);
+    parts.emplace_back(loader, weight_rows(weight, part * inner, inner), std::move(own));
+  }
+  return parts;
 }
 
 }  // namespace
 
-std::vector<float> lightning_slopes(int64_t num_heads, int64_t layer, int64_t num_layers) {
-  const double factor = 1.0 - static_cast<double>(layer) / (static_cast<double>(num_layers - 1) + 1e-5) + 1e-5;
+std::vector<float> lightning_slopes(int64_t num_heads, int64_t layer, int64_t num_layers, LightningSlopes kind) {
+  const auto place = static_cast<double>(layer), last = static_cast<double>(num_layers - 1);
   std::vector<float> slopes;
+  if (kind == LightningSlopes::kAlibi) {
+    const double factor = 1.0 - (num_layers > 1 ? place / last : 0.0) + 1e-5;
+    for (double rate : alibi_rates(num_heads)) slopes.push_back(static_cast<float>(rate * factor));
+    return slopes;
+  }
+  const double factor = 1.0 - place / (last + 1e-5) + 1e-5;
   for (int64_t h = 0; h < num_heads; ++h) {
     const double rate = std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(num_heads));
     slopes.push_back(static_cast<float>(rate * factor));
@@ -56,12 +85,17 @@ LinearAttention::LinearAttention(const LinearAttentionConfig& config, WeightLoad
     : MambaBase(layer_name_of(loader)),
       config_(checked(config, loader)),
       engine_config_(loader.config()),
-      qkv_proj_(loader, "qkv_proj", config_.hidden_size, 3 * config_.num_heads * config_.head_dim, false),
-      output_gate_(loader, "output_gate", config_.hidden_size, config_.num_heads * config_.head_dim, false),
-      out_proj_(loader, "out_proj", config_.num_heads * config_.head_dim, config_.hidden_size, false),
-      norm_weight_(loader.take_float("norm.weight", Shape{config_.num_heads * config_.head_dim})),
-      slopes_(lightning_slopes(config_.num_heads, config_.layer, config_.num_layers)) {
-  for (const char* buffer : {"slope_rate", "query_decay", "key_decay", "diagonal_decay"}) {
+      qkv_(take_qkv(config_, loader)),
+      output_gate_(loader, config_.output_gate, config_.hidden_size, inner(), false),
+      out_proj_(loader, config_.out_proj, inner(), config_.hidden_size, config_.out_bias),
+      norm_weight_(loader.take_float(config_.norm + ".weight", Shape{inner()})),
+      slopes_(lightning_slopes(config_.num_heads, config_.layer, config_.num_layers, config_.slopes)) {
+  if (config_.qk_norm) {
+    q_norm_.emplace(loader, config_.q_norm, config_.head_dim, config_.norm_eps);
+    k_norm_.emplace(loader, config_.k_norm, config_.head_dim, config_.norm_eps);
+  }
+  if (config_.rope) rope_ = rope_frequencies(*config_.rope, config_.head_dim);
+  for (const char* buffer : {"slope_rate", "query_decay", "key_decay", "diagonal_decay", "slope"}) {
     if (loader.has(buffer)) loader.ignore(buffer, "decay tables of lightning attention, computed instead");
   }
   loader.config().register_layer(*this);
@@ -74,71 +108,69 @@ std::vector<Shape> LinearAttention::get_state_shape() const {
 
 std::vector<DType> LinearAttention::get_state_dtype() const { return {linear_attention_state_dtype(engine_config_)}; }
 
-void LinearAttention::attend(const ForwardBatch& batch, const float* qkv, float* out) const {
-  const auto& metadata = batch.metadata<LinearAttentionMetadata>(*this);
-  const int64_t decodes = metadata.num_decodes, rows = decodes + metadata.num_prefills;
-  uint8_t* has_initial_state = batch.workspace->take<uint8_t>(rows);
-  for (int64_t r = 0; r < rows; ++r) {
-    const auto i = static_cast<size_t>(r);
-    has_initial_state[r] = metadata.seq_lens[i] > metadata.query_start_loc[i + 1] - metadata.query_start_loc[i];
+// By head: [T, H, 3, D]; else [3, T, H, D].
+void LinearAttention::project(const ForwardBatch& batch, const float* x, float* qkv) const {
+  const int64_t tokens = batch.num_tokens(), part = tokens * inner();
+  for (size_t i = 0; i < qkv_.size(); ++i) qkv_[i].forward(batch, x, tokens, qkv + static_cast<int64_t>(i) * part);
+  if (config_.silu) silu()(SiluArgs{qkv, qkv, 3 * part}, *batch.thread_pool);
+  if (q_norm_) {
+    q_norm_->forward(batch, qkv, tokens * config_.num_heads, qkv);
+    k_norm_->forward(batch, qkv + part, tokens * config_.num_heads, qkv + part);
   }
-  LightningAttentionArgs args;
+  if (!config_.rope) return;
+  RopeArgs args;
   args.q = qkv;
-  args.k = qkv + config_.head_dim;
-  args.v = qkv + 2 * config_.head_dim;
-  args.token_stride = qkv_proj_.out_features();
-  args.head_stride = 3 * config_.head_dim;
-  args.slopes = slopes_.data();
-  args.o = out;
-  args.o_stride = config_.num_heads * config_.head_dim;
-  args.num_heads = config_.num_heads;
+  args.k = qkv + part;
+  args.q_stride = args.k_stride = inner();
+  args.num_q_heads = args.num_k_heads = config_.num_heads;
   args.head_dim = config_.head_dim;
-  const TensorView& state = kv_cache()[0];
-  args.state.base = state.data;
-  args.state.dtype = state.dtype;
-  args.state.slot_stride_bytes = state.strides[0] * dtype_size(state.dtype);
-  args.state.src = args.state.dst = metadata.state_indices_tensor.data();
-  args.state.has_initial_state = has_initial_state;
-  if (decodes > 0) {
-    args.rows = decodes;
-    lightning_attention_update()(args, *batch.thread_pool, *batch.workspace);
-  }
-  if (metadata.num_prefills > 0) {
-    // The starts are not rebased: q, k, v and o stay where they are.
-    args.rows = metadata.num_prefills;
-    args.query_start_loc = metadata.query_start_loc.data() + decodes;
-    args.state.src = args.state.dst = metadata.state_indices_tensor.data() + decodes;
-    args.state.has_initial_state = has_initial_state + decodes;
-    lightning_attention()(args, *batch.thread_pool, *batch.workspace);
-  }
+  args.rotary_dim = config_.rope->rotary_dim;
+  args.interleaved = config_.rope->interleaved;
+  args.frequencies = rope_.frequencies.data();
+  args.attention_factor = rope_.attention_factor;
+  args.positions = batch.positions.data();
+  args.num_tokens = tokens;
+  rope()(args, *batch.thread_pool, *batch.workspace);
 }
 
-void LinearAttention::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
-  const int64_t tokens = batch.num_tokens(), inner = config_.num_heads * config_.head_dim;
-  const auto& metadata = batch.metadata<LinearAttentionMetadata>(*this);
-  check_bound(*this, {inner * config_.head_dim});
-  check_rows(*this, metadata, tokens);
-  WorkspaceScope scope(*batch.workspace);
-  float* qkv = batch.workspace->take<float>(tokens * 3 * inner);
-  float* gate = batch.workspace->take<float>(tokens * inner);
-  float* out = batch.workspace->take<float>(tokens * inner);
-  qkv_proj_.forward(batch, x, tokens, qkv);
-  output_gate_.forward(batch, x, tokens, gate);
-  silu()(SiluArgs{qkv, qkv, tokens * 3 * inner}, *batch.thread_pool);
-  // Tokens that pad the batch have no row: nothing else writes theirs.
-  const int64_t computed = metadata.query_start_loc[static_cast<size_t>(metadata.num_decodes + metadata.num_prefills)];
-  std::fill(out + computed * inner, out + tokens * inner, 0.0f);
-  attend(batch, qkv, out);
+void LinearAttention::finish(const ForwardBatch& batch, const float* gate, float* out) const {
   GatedRmsNormArgs norm;
   norm.norm.x = norm.norm.y = out;
-  norm.norm.x_stride = norm.norm.y_stride = norm.norm.cols = inner;
-  norm.norm.rows = tokens;
+  norm.norm.x_stride = norm.norm.y_stride = norm.norm.cols = inner();
+  norm.norm.rows = batch.num_tokens();
   norm.norm.weight = norm_weight_.data();
   norm.norm.eps = static_cast<float>(config_.norm_eps);
   norm.z = gate;
-  norm.z_stride = inner;
+  norm.z_stride = inner();
+  norm.groups = config_.norm_groups;
   norm.gate = Gate::kSigmoid;
   rms_norm_then_gate()(norm, *batch.thread_pool);
+}
+
+void LinearAttention::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
+  const int64_t tokens = batch.num_tokens();
+  WorkspaceScope scope(*batch.workspace);
+  const LinearAttentionStep step(*this, batch, {inner() * config_.head_dim});
+  float* qkv = batch.workspace->take<float>(tokens * 3 * inner());
+  float* gate = batch.workspace->take<float>(tokens * inner());
+  float* out = batch.workspace->take<float>(tokens * inner());
+  project(batch, x, qkv);
+  output_gate_.forward(batch, x, tokens, gate);
+  const int64_t part = config_.qkv_by_head ? config_.head_dim : tokens * inner();
+  GatedLinearAttentionArgs args;
+  args.q = qkv;
+  args.k = qkv + part;
+  args.v = qkv + 2 * part;
+  args.q_stride = args.k_stride = args.v_stride = config_.qkv_by_head ? 3 * inner() : inner();
+  args.q_head_stride = args.k_head_stride = args.v_head_stride = (config_.qkv_by_head ? 3 : 1) * config_.head_dim;
+  args.slopes = slopes_.data();
+  args.scale = static_cast<float>(config_.scale);
+  args.o = out;
+  args.o_stride = inner();
+  args.num_heads = config_.num_heads;
+  args.key_dim = args.value_dim = config_.head_dim;
+  step.attend(args, 0);
+  finish(batch, gate, out);
   out_proj_.forward(batch, out, tokens, y, accumulate);
 }
 

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/linear_attention_step.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "layers/recurrent_layer.h"
+#include "tensor/workspace.h"
+
+namespace coluber {
+namespace {
+
+void check_rows(const MambaBase& layer, const LinearAttentionMetadata& metadata, int64_t num_tokens) {
+  const auto rows = static_cast<size_t>(metadata.num_decodes + metadata.num_prefills);
+  COLUBER_CHECK(metadata.num_decode_tokens == metadata.num_decodes,
+                "layer '{}': {} decode rows with {} tokens, expected one token a row", layer.layer_name(),
+                metadata.num_decodes, metadata.num_decode_tokens);
+  COLUBER_CHECK(metadata.query_start_loc.size() > rows && metadata.seq_lens.size() >= rows &&
+                    metadata.state_indices_tensor.size() >= rows,
+                "layer '{}': {} rows, {} starts, {} lengths, {} state indices", layer.layer_name(), rows,
+                metadata.query_start_loc.size(), metadata.seq_lens.size(), metadata.state_indices_tensor.size());
+  COLUBER_CHECK(metadata.query_start_loc[rows] <= num_tokens, "layer '{}': {} tokens of rows in a batch of {}",
+                layer.layer_name(), metadata.query_start_loc[rows], num_tokens);
+}
+
+}  // namespace
+
+LinearAttentionStep::LinearAttentionStep(const MambaBase& layer, const ForwardBatch& batch,
+                                         std::initializer_list<int64_t> state_elements)
+    : layer_(layer), batch_(batch), metadata_(batch.metadata<LinearAttentionMetadata>(layer)) {
+  check_bound(layer, state_elements);
+  check_rows(layer, metadata_, batch.num_tokens());
+  const int64_t rows = metadata_.num_decodes + metadata_.num_prefills;
+  has_initial_state_ = batch.workspace->take<uint8_t>(rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto i = static_cast<size_t>(r);
+    has_initial_state_[r] = metadata_.seq_lens[i] > metadata_.query_start_loc[i + 1] - metadata_.query_start_loc[i];
+  }
+}
+
+StateSlots LinearAttentionStep::slots(size_t state, int64_t first_row) const {
+  const TensorView& view = layer_.kv_cache()[state];
+  StateSlots slots;
+  slots.base = view.data;
+  slots.dtype = view.dtype;
+  slots.slot_stride_bytes = view.strides[0] * dtype_size(view.dtype);
+  slots.src = slots.dst = metadata_.state_indices_tensor.data() + first_row;
+  slots.has_initial_state = has_initial_state_ + first_row;
+  return slots;
+}
+
+void LinearAttentionStep::zero_padding(float* rows, int64_t stride, int64_t width) const {
+  const auto count = static_cast<size_t>(metadata_.num_decodes + metadata_.num_prefills);
+  for (int64_t t = metadata_.query_start_loc[count]; t < batch_.num_tokens(); ++t)
+    std::fill_n(rows + t * stride, width, 0.0f);
+}
+
+// The starts are not rebased: every token stays where it is.
+void LinearAttentionStep::attend(GatedLinearAttentionArgs args, size_t state) const {
+  zero_padding(args.o, args.o_stride, args.num_heads * args.value_dim);
+  if (metadata_.num_decodes > 0) {
+    args.rows = metadata_.num_decodes;
+    args.state = slots(state, 0);
+    gated_linear_attention_update()(args, *batch_.thread_pool, *batch_.workspace);
+  }
+  if (metadata_.num_prefills > 0) {
+    args.rows = metadata_.num_prefills;
+    args.state = slots(state, metadata_.num_decodes);
+    args.query_start_loc = metadata_.query_start_loc.data() + metadata_.num_decodes;
+    gated_linear_attention()(args, *batch_.thread_pool, *batch_.workspace);
+  }
+}
+
+void LinearAttentionStep::convolve(CausalConv1dArgs args, size_t state) const {
+  zero_padding(args.y, args.y_stride, args.channels);
+  if (metadata_.num_decodes > 0) {
+    args.rows = metadata_.num_decodes;
+    args.state = slots(state, 0);
+    causal_conv1d_update()(args, *batch_.thread_pool);
+  }
+  if (metadata_.num_prefills > 0) {
+    args.rows = metadata_.num_prefills;
+    args.state = slots(state, metadata_.num_decodes);
+    args.query_start_loc = metadata_.query_start_loc.data() + metadata_.num_decodes;
+    causal_conv1d()(args, *batch_.thread_pool);
+  }
+}
+
+}  // namespace coluber
