@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MiniMax (MiniMax-Text-01, 2025): layers of lightning attention or softmax attention, each followed by experts. The
-// residual is the *normed* input, scaled: h = alpha * norm(x) + beta * f(norm(x)), for the attention and for the
-// experts.
+// MiniMax (MiniMax-Text-01, 2025; MiniMax-M1): layers of lightning attention or softmax attention, each followed by
+// experts: h = alpha * r + beta * f(norm(x)), for the attention and for the experts, where the residual r is the normed
+// input (postnorm) or x. `minimax` is transformers' config, `minimax_text_01` and `minimax_m1` the original one; the
+// tensors are the same.
 #include <algorithm>
 
 #include "base/json.h"
 #include "coluber/registry.h"
 #include "formats/hf_config.h"
 #include "layers/attention.h"
-#include "layers/embedding.h"
 #include "layers/linear_attention.h"
-#include "layers/lm_head.h"
 #include "layers/moe.h"
 #include "layers/norm.h"
-#include "layers/weight_loader.h"
+#include "models/decoder.h"
 #include "models/rope_parameters.h"
 #include "models/sizes.h"
 #include "tensor/workspace.h"
@@ -23,7 +22,7 @@ namespace coluber {
 namespace {
 
 struct ResidualScale {
-  double alpha = 1.0;  // of the normed input
+  double alpha = 1.0;  // of the residual
   double beta = 1.0;   // of the layer's output
 };
 
@@ -35,6 +34,8 @@ struct MiniMaxConfig {
   double rms_norm_eps = 0;
   std::optional<bool> tie_word_embeddings;
   ResidualScale linear_attn, full_attn, mlp;
+  bool postnorm = true;
+  LightningSlopes slopes = LightningSlopes::kTransformers;
   std::vector<std::string> layer_types;
   std::string hidden_act;
   RopeConfig rope;
@@ -43,6 +44,12 @@ struct MiniMaxConfig {
 };
 
 void read_residual_scales(ConfigFields& fields, MiniMaxConfig& c) {
+  fields.alias("linear_attn_alpha_factor", {"layernorm_linear_attention_alpha"})
+      .alias("linear_attn_beta_factor", {"layernorm_linear_attention_beta"})
+      .alias("full_attn_alpha_factor", {"layernorm_full_attention_alpha"})
+      .alias("full_attn_beta_factor", {"layernorm_full_attention_beta"})
+      .alias("mlp_alpha_factor", {"layernorm_mlp_alpha"})
+      .alias("mlp_beta_factor", {"layernorm_mlp_beta"});
   fields.optional("linear_attn_alpha_factor", &c.linear_attn.alpha, 1.0, finite())
       .optional("linear_attn_beta_factor", &c.linear_attn.beta, 1.0, finite())
       .optional("full_attn_alpha_factor", &c.full_attn.alpha, 1.0, finite())
@@ -51,7 +58,29 @@ void read_residual_scales(ConfigFields& fields, MiniMaxConfig& c) {
       .optional("mlp_beta_factor", &c.mlp.beta, 1.0, finite());
 }
 
-MiniMaxConfig read_config(const std::string& text, const std::string& path) {
+// transformers' own words.
+void read_layer_types(ConfigFields& fields, MiniMaxConfig& c) {
+  fields.optional("layer_types", &c.layer_types, {}, one_of({"linear_attention", "full_attention"}));
+  if (!c.layer_types.empty() || !fields.ok()) return;
+  for (int64_t i = 0; i < c.num_hidden_layers; ++i)
+    c.layer_types.push_back(i % 2 == 0 ? "full_attention" : "linear_attention");  // its default
+}
+
+// The original config: a number a layer, and what only it can say.
+void read_original(ConfigFields& fields, MiniMaxConfig& c) {
+  std::vector<int64_t> types;
+  int64_t shared_intermediate_size = 0;
+  fields.alias("attn_type_list", {"decoder_attention_types"});
+  fields.required("attn_type_list", &types, one_of_numbers({0, 1}))
+      .optional("postnorm", &c.postnorm, false)
+      .optional("shared_intermediate_size", &shared_intermediate_size, 0, at_least(0))
+      .check(shared_intermediate_size == 0,
+             "shared_intermediate_size must be 0: experts that every token shares are not supported in this family");
+  for (int64_t type : types) c.layer_types.push_back(type == 0 ? "linear_attention" : "full_attention");
+  c.slopes = LightningSlopes::kAlibi;
+}
+
+MiniMaxConfig read_config(const std::string& text, const std::string& path, bool original) {
   const Json json = parse_config(text, path);
   ConfigFields fields(json, path);
   MiniMaxConfig c;
@@ -68,16 +97,17 @@ MiniMaxConfig read_config(const std::string& text, const std::string& path) {
       .optional("sliding_window", &c.sliding_window, positive())
       .optional("rms_norm_eps", &c.rms_norm_eps, 1e-5, positive_finite())
       .optional("tie_word_embeddings", &c.tie_word_embeddings)
-      .optional("hidden_act", &c.hidden_act, "silu", one_of({"silu", "swish"}))
-      .optional("layer_types", &c.layer_types, {}, one_of({"linear_attention", "full_attention"}));
+      .optional("hidden_act", &c.hidden_act, "silu", one_of({"silu", "swish"}));
+  if (original)
+    read_original(fields, c);
+  else
+    read_layer_types(fields, c);
   read_residual_scales(fields, c);
-  if (c.layer_types.empty() && fields.ok())
-    for (int64_t i = 0; i < c.num_hidden_layers; ++i)
-      c.layer_types.push_back(i % 2 == 0 ? "full_attention" : "linear_attention");  // transformers' default
   c.rope = read_rope_parameters(fields, 1000000.0, c.head_dim);
   fields
       .check([&] { return static_cast<int64_t>(c.layer_types.size()) == c.num_hidden_layers; },
-             "layer_types must name num_hidden_layers layers")
+             original ? "attn_type_list must name num_hidden_layers layers"
+                      : "layer_types must name num_hidden_layers layers")
       .check([&] { return c.num_attention_heads * c.head_dim <= kMostWidth; },
              fmt::format("num_attention_heads * head_dim must be at most {}", kMostWidth))
       .check([&] { return c.num_attention_heads % c.num_key_value_heads == 0; },
@@ -108,6 +138,7 @@ LinearAttentionConfig linear_config(const MiniMaxConfig& c, int64_t layer) {
   linear.head_dim = c.head_dim;
   linear.layer = layer;
   linear.num_layers = c.num_hidden_layers;
+  linear.slopes = c.slopes;
   return linear;
 }
 
@@ -120,113 +151,90 @@ MoeConfig moe_config(const MiniMaxConfig& c) {
   return moe;
 }
 
-struct MiniMaxBlock {
-  RmsNorm input_layernorm;
-  std::unique_ptr<Attention> full;  // one of the two
-  std::unique_ptr<LinearAttention> linear;
-  RmsNorm post_attention_layernorm;
-  std::unique_ptr<MoeBlock> experts;
-  ResidualScale attn_scale;
-
-  MiniMaxBlock(WeightLoader loader, const MiniMaxConfig& c, int64_t layer)
-      : input_layernorm(loader, "input_layernorm", c.hidden_size, c.rms_norm_eps),
-        post_attention_layernorm(loader, "post_attention_layernorm", c.hidden_size, c.rms_norm_eps),
-        attn_scale(c.is_linear(layer) ? c.linear_attn : c.full_attn) {
-    WeightLoader self_attn = loader.scoped("self_attn");
-    WeightLoader moe = loader.scoped("block_sparse_moe");
-    if (c.is_linear(layer))
-      linear = std::make_unique<LinearAttention>(linear_config(c, layer), self_attn);
-    else
-      full = std::make_unique<Attention>(attention_config(c), self_attn);
-    experts = std::make_unique<MoeBlock>(moe_config(c), moe);
-  }
-};
-
-// x = alpha * residual + beta * y
-void mix(const ResidualScale& scale, const float* residual, const float* y, float* x, int64_t count) {
-  const auto alpha = static_cast<float>(scale.alpha);
-  const auto beta = static_cast<float>(scale.beta);
-  for (int64_t i = 0; i < count; ++i) x[i] = residual[i] * alpha + y[i] * beta;
-}
-
-// Without a word on it, the head is the checkpoint's own where it has one.
-bool is_tied(const WeightLoader& loader, const MiniMaxConfig& c) {
-  return c.tie_word_embeddings.value_or(!loader.has("lm_head.weight"));
-}
-
-class MiniMax final : public Model {
+class MiniMaxBlock final : public DecoderBlock {
  public:
-  MiniMax(ModelLoadContext& context, const MiniMaxConfig& c)
-      : config_(c),
-        loader_(context),
-        base_(loader_.scoped("model")),
-        embed_tokens_(base_, "embed_tokens", c.vocab_size, c.hidden_size, is_tied(loader_, c)),
-        norm_(base_, "norm", c.hidden_size, c.rms_norm_eps),
-        lm_head_(loader_, "lm_head", embed_tokens_, is_tied(loader_, c)) {
-    for (int64_t i = 0; i < c.num_hidden_layers; ++i) add_layer(i);
-    info_.architecture = "minimax";
-    info_.vocab_size = c.vocab_size;
-    info_.hidden_size = c.hidden_size;
-    info_.num_layers = c.num_hidden_layers;
-    info_.max_position_embeddings = c.max_position_embeddings;
-    loader_.finish(info_);
+  MiniMaxBlock(const MiniMaxConfig& c, const BlockContext& context)
+      : hidden_size_(c.hidden_size),
+        postnorm_(c.postnorm),
+        attn_scale_(c.is_linear(context.index) ? c.linear_attn : c.full_attn),
+        mlp_scale_(c.mlp),
+        input_layernorm_(context.layer, "input_layernorm", c.hidden_size, c.rms_norm_eps),
+        post_attention_layernorm_(context.layer, "post_attention_layernorm", c.hidden_size, c.rms_norm_eps) {
+    WeightLoader self_attn = context.layer.scoped("self_attn");
+    WeightLoader moe = context.layer.scoped("block_sparse_moe");
+    if (c.is_linear(context.index))
+      linear_ = std::make_unique<LinearAttention>(linear_config(c, context.index), self_attn);
+    else
+      full_ = std::make_unique<Attention>(attention_config(c), self_attn);
+    experts_ = std::make_unique<MoeBlock>(moe_config(c), moe);
+    experts_name_ = context.layer.full_name("block_sparse_moe");
   }
 
-  const ModelInfo& info() const noexcept override { return info_; }
-
-  void forward(const ForwardBatch& batch) override {
+  void forward(const ForwardBatch& batch, const DecoderStream& stream) override {
     const int64_t tokens = batch.num_tokens();
-    const int64_t d = config_.hidden_size;
     WorkspaceScope scope(*batch.workspace);
-    float* x = batch.workspace->take<float>(tokens * d);       // [T, D]
-    float* normed = batch.workspace->take<float>(tokens * d);  // [T, D]
-    float* y = batch.workspace->take<float>(tokens * d);       // [T, D]
-    embed_tokens_.forward(batch, x);
-    for (size_t i = 0; i < layers_.size(); ++i) {
-      MiniMaxBlock& layer = *layers_[i];
-      batch.record_hidden(static_cast<int>(i), x, d);
-      layer.input_layernorm.forward(batch, x, tokens, normed);
-      if (layer.linear)
-        layer.linear->forward(batch, normed, y);
-      else
-        layer.full->forward(batch, normed, y);
-      mix(layer.attn_scale, normed, y, x, tokens * d);
-      layer.post_attention_layernorm.forward(batch, x, tokens, normed);
-      layer.experts->forward(batch, normed, y);
-      mix(config_.mlp, normed, y, x, tokens * d);
-    }
-    norm_.forward(batch, x, tokens, normed);
-    batch.record_hidden(static_cast<int>(layers_.size()), normed, d);
-    lm_head_.forward(batch, normed);
+    float* normed = batch.workspace->take<float>(tokens * hidden_size_);  // [T, D]
+    float* y = batch.workspace->take<float>(tokens * hidden_size_);       // [T, D]
+    input_layernorm_.forward(batch, stream.x, tokens, normed);
+    if (linear_)
+      linear_->forward(batch, normed, y);
+    else
+      full_->forward(batch, normed, y);
+    mix(attn_scale_, normed, y, stream.x, tokens * hidden_size_);
+    post_attention_layernorm_.forward(batch, stream.x, tokens, normed);
+    experts_->forward(batch, normed, y);
+    mix(mlp_scale_, normed, y, stream.x, tokens * hidden_size_);
+  }
+
+  void describe(std::vector<LayerInfo>& layers) const override {
+    if (linear_)
+      layers.push_back({linear_->layer_name(), "linear_attention", linear_.get()});
+    else
+      layers.push_back({full_->layer_name(), "full_attention", full_.get()});
+    layers.push_back({experts_name_, "moe", nullptr});
   }
 
  private:
-  void add_layer(int64_t i) {
-    WeightLoader loader = base_.scoped("layers." + std::to_string(i));
-    layers_.push_back(std::make_unique<MiniMaxBlock>(loader, config_, i));
-    const MiniMaxBlock& layer = *layers_.back();
-    if (layer.linear)
-      info_.layers.push_back({layer.linear->layer_name(), "linear_attention", layer.linear.get()});
-    else
-      info_.layers.push_back({layer.full->layer_name(), "full_attention", layer.full.get()});
-    info_.layers.push_back({loader.full_name("block_sparse_moe"), "moe", nullptr});
+  // x = alpha * residual + beta * y
+  void mix(const ResidualScale& scale, const float* normed, const float* y, float* x, int64_t count) const {
+    const auto alpha = static_cast<float>(scale.alpha);
+    const auto beta = static_cast<float>(scale.beta);
+    const float* residual = postnorm_ ? normed : x;
+    for (int64_t i = 0; i < count; ++i) x[i] = residual[i] * alpha + y[i] * beta;
   }
 
-  MiniMaxConfig config_;
-  WeightLoader loader_;
-  WeightLoader base_;
-  Embedding embed_tokens_;
-  std::vector<std::unique_ptr<MiniMaxBlock>> layers_;
-  RmsNorm norm_;
-  LmHead lm_head_;
-  ModelInfo info_;
+  int64_t hidden_size_;
+  bool postnorm_;
+  ResidualScale attn_scale_, mlp_scale_;
+  RmsNorm input_layernorm_, post_attention_layernorm_;
+  std::unique_ptr<Attention> full_;  // one of the two
+  std::unique_ptr<LinearAttention> linear_;
+  std::unique_ptr<MoeBlock> experts_;
+  std::string experts_name_;
 };
 
-std::unique_ptr<Model> load(ModelLoadContext& context) {
-  return std::make_unique<MiniMax>(context, read_config(context.config_json, context.config_path));
+std::unique_ptr<Model> load(ModelLoadContext& context, const char* architecture, bool original) {
+  const MiniMaxConfig c = read_config(context.config_json, context.config_path, original);
+  DecoderConfig decoder;
+  decoder.architecture = architecture;
+  decoder.vocab_size = c.vocab_size;
+  decoder.hidden_size = c.hidden_size;
+  decoder.num_layers = c.num_hidden_layers;
+  decoder.max_position_embeddings = c.max_position_embeddings;
+  decoder.norm_eps = c.rms_norm_eps;
+  // Without a word on it, the head is the checkpoint's own where it has one.
+  decoder.tied = c.tie_word_embeddings.value_or(!context.weights.contains("lm_head.weight"));
+  return std::make_unique<Decoder>(context, decoder,
+                                   [&](const BlockContext& block) { return std::make_unique<MiniMaxBlock>(c, block); });
 }
 
-const RegisterModel kMiniMax({"minimax", {"MiniMaxForCausalLM"}, load});
+ModelFamily family(const char* model_type, const char* architecture, bool original) {
+  return {model_type, {architecture}, [=](ModelLoadContext& context) { return load(context, model_type, original); }};
+}
+
+const RegisterModel kMiniMax(family("minimax", "MiniMaxForCausalLM", false));
+const RegisterModel kMiniMaxText01(family("minimax_text_01", "MiniMaxText01ForCausalLM", true));
+const RegisterModel kMiniMaxM1(family("minimax_m1", "MiniMaxM1ForCausalLM", true));
 
 }  // namespace
 }  // namespace coluber
