@@ -27,6 +27,19 @@ COLUBER_INLINE void store_state_n(S* p, Vec a, int n) {
   std::memcpy(p, lanes, static_cast<size_t>(n) * sizeof(S));
 }
 
+// Calls work(element), whose type is that of the states' elements.
+template <typename Work>
+COLUBER_INLINE void by_state_type(DType dtype, Work&& work) {
+  switch (dtype) {
+    case DType::kBFloat16:
+      return work(StateBf16{});
+    case DType::kFloat16:
+      return work(StateF16{});
+    default:
+      return work(float{});
+  }
+}
+
 #if COLUBER_ISA_AVX512
 // p * 2^n where the low bits of `m` hold n.
 COLUBER_INLINE Vec scale_by_low_bits(Vec p, Vec m) {
