@@ -22,8 +22,9 @@ Decoder::Decoder(ModelLoadContext& context, DecoderConfig config, const MakeBloc
       root_(context),
       base_(config_.base.empty() ? root_ : root_.scoped(config_.base)),
       embed_tokens_(base_, config_.embed_tokens, config_.vocab_size, config_.hidden_size, config_.tied),
-      norm_(base_, config_.norm, config_.hidden_size, config_.norm_eps, config_.norm_weight_offset),
+      norm_(make_norm(config_.norm)),
       lm_head_(root_, config_.lm_head, embed_tokens_, config_.tied) {
+  if (!config_.embed_norm.empty()) embed_norm_ = make_norm(config_.embed_norm);
   for (const IgnoredWeights& weights : config_.ignored) root_.ignore(weights.prefix, weights.why);
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     blocks_.push_back(make_block({root_, base_, base_.scoped(config_.layers + "." + std::to_string(i)), i}));
@@ -45,6 +46,7 @@ void Decoder::forward(const ForwardBatch& batch) {
   stream.x = batch.workspace->take<float>(size);
   embed_tokens_.forward(batch, stream.x);
   scale(stream.x, size, config_.embedding_multiplier);
+  if (embed_norm_) normalize(batch, *embed_norm_, stream.x, stream.x);
   if (config_.keep_embedded) {
     float* embedded = batch.workspace->take<float>(size);
     std::copy_n(stream.x, size, embedded);
@@ -60,10 +62,20 @@ void Decoder::forward(const ForwardBatch& batch) {
     if (!config_.hidden_has_embedding) batch.record_hidden(static_cast<int>(i), stream.x, config_.hidden_size);
   }
   float* normed = batch.workspace->take<float>(size);
-  norm_.forward(batch, stream.x, tokens, normed);
+  normalize(batch, norm_, stream.x, normed);
   batch.record_hidden(static_cast<int>(blocks_.size()), normed, config_.hidden_size);
   lm_head_.forward(batch, normed);
   finish_logits(batch);
+}
+
+Decoder::Norm Decoder::make_norm(const std::string& name) const {
+  if (config_.layer_norm)
+    return LayerNorm(base_, name, config_.hidden_size, config_.norm_eps, /*bias=*/true, config_.norm_weight_offset);
+  return RmsNorm(base_, name, config_.hidden_size, config_.norm_eps, config_.norm_weight_offset);
+}
+
+void Decoder::normalize(const ForwardBatch& batch, const Norm& norm, const float* x, float* y) const {
+  std::visit([&](const auto& n) { n.forward(batch, x, batch.num_tokens(), y); }, norm);
 }
 
 void Decoder::finish_logits(const ForwardBatch& batch) const {

@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "coluber/model.h"
@@ -35,6 +37,8 @@ struct DecoderConfig {
   int64_t max_position_embeddings = 0;  // 0: no limit of its own
   double norm_eps = 0;
   float norm_weight_offset = 0;  // 1 where the final norm's weight is centred on zero
+  bool layer_norm = false;       // the norms here are layer norms with a bias, not RMS norms
+  std::string embed_norm;        // a norm behind the embedding: its name below `base`; empty: none
   bool tied = false;             // the head is the embedding's weight
   double embedding_multiplier = 1;
   double logits_scale = 1;
@@ -85,12 +89,16 @@ class Decoder : public Model {
   void forward(const ForwardBatch& batch) override;
 
  private:
+  using Norm = std::variant<RmsNorm, LayerNorm>;
+  Norm make_norm(const std::string& name) const;
+  void normalize(const ForwardBatch& batch, const Norm& norm, const float* x, float* y) const;
   void finish_logits(const ForwardBatch& batch) const;
 
   DecoderConfig config_;
   WeightLoader root_, base_;
   Embedding embed_tokens_;
-  RmsNorm norm_;
+  std::optional<Norm> embed_norm_;
+  Norm norm_;
   LmHead lm_head_;
   std::vector<std::unique_ptr<DecoderBlock>> blocks_;
   ModelInfo info_;
