@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "cache/state_shape.h"
-#include "kernels/conv/causal_conv1d.h"
 #include "kernels/norm/norm.h"
 #include "kernels/scan/selective_scan.h"
 #include "layers/recurrent_layer.h"
@@ -21,6 +21,9 @@ MambaMixerConfig checked(const MambaMixerConfig& config, const WeightLoader& loa
   checks.expect_positive("time step rank", config.time_step_rank);
   checks.expect_between("state size", config.state_size, 1, kMaxSelectiveScanState);
   checks.expect_between("convolution width", config.conv_kernel, 2, kMaxConvWidth);
+  checks.expect(config.num_heads >= 0 && config.intermediate_size % std::max<int64_t>(config.num_heads, 1) == 0,
+                fmt::format("heads: expected a divisor of the intermediate size {}, found {}", config.intermediate_size,
+                            config.num_heads));
   checks.finish("mamba", loader);
   return config;
 }
@@ -31,22 +34,70 @@ MambaMixer::MambaMixer(const MambaMixerConfig& config, WeightLoader loader)
     : MambaBase(layer_name_of(loader)),
       config_(checked(config, loader)),
       engine_config_(loader.config()),
-      in_proj_(loader, "in_proj", config_.hidden_size, 2 * config_.intermediate_size, config_.use_bias),
-      x_proj_(loader, "x_proj", config_.intermediate_size, config_.time_step_rank + 2 * config_.state_size, false),
-      dt_proj_(loader, "dt_proj", config_.time_step_rank, config_.intermediate_size, true),
       out_proj_(loader, "out_proj", config_.intermediate_size, config_.hidden_size, config_.use_bias),
-      conv_weight_(take_conv_weight(loader, "conv1d.weight", config_.intermediate_size, config_.conv_kernel)),
-      d_(loader.take_float("D", Shape{config_.intermediate_size})) {
+      conv_weight_(take_conv_weight(loader, "conv1d.weight", config_.intermediate_size, config_.conv_kernel)) {
   if (config_.use_conv_bias) conv_bias_ = loader.take_float("conv1d.bias", Shape{config_.intermediate_size});
-  const std::vector<float> a_log = loader.take_float("A_log", Shape{config_.intermediate_size, config_.state_size});
+  if (config_.num_heads == 0)
+    take_projections(loader);
+  else
+    take_head_projections(loader);
+  const int64_t heads = config_.head_count(), channels = config_.head_channels(), states = config_.state_size;
+  const bool plain = config_.num_heads == 0;
+  d_ = loader.take_float("D", plain ? Shape{channels} : Shape{heads, channels});
+  const std::vector<float> a_log =
+      loader.take_float("A_log", plain ? Shape{channels, states} : Shape{heads, channels, states});
   a_.resize(a_log.size());
-  prepare_selective_scan_a(a_log.data(), config_.intermediate_size, config_.state_size, a_.data());
+  for (int64_t first = 0; first < heads * channels * states; first += channels * states)
+    prepare_selective_scan_a(a_log.data() + first, channels, states, a_.data() + first);
+  if (config_.mixer_norm_weights) {
+    dt_norm_ = loader.take_float("dt_layernorm.weight", Shape{config_.time_step_rank});
+    b_norm_ = loader.take_float("b_layernorm.weight", Shape{states});
+    c_norm_ = loader.take_float("c_layernorm.weight", Shape{states});
+  }
   loader.config().register_layer(*this);
 }
 
+void MambaMixer::take_projections(WeightLoader& loader) {
+  const int64_t channels = config_.intermediate_size, rank = config_.time_step_rank;
+  in_proj_.emplace_back(loader, "in_proj", config_.hidden_size, 2 * channels, config_.use_bias);
+  x_proj_.emplace_back(loader, "x_proj", channels, config_.x_proj_width(), false);
+  dt_proj_.emplace_back(loader, "dt_proj", rank, channels, true);
+}
+
+void MambaMixer::take_head_projections(WeightLoader& loader) {
+  const int64_t heads = config_.num_heads, channels = config_.head_channels(), width = config_.x_proj_width();
+  const int64_t all = config_.intermediate_size, rank = config_.time_step_rank;
+  const TensorView in = loader.take("in_proj.weight", Shape{2 * all, config_.hidden_size});
+  std::vector<float> in_bias;
+  if (config_.use_bias) in_bias = loader.take_float("in_proj.bias", Shape{2 * all});
+  for (int64_t part = 0; part < 2; ++part) {
+    std::vector<float> bias;
+    for (size_t i = static_cast<size_t>(part); i < in_bias.size(); i += 2) bias.push_back(in_bias[i]);
+    in_proj_.emplace_back(loader, weight_rows(in, part, all, 2), std::move(bias));
+  }
+  const TensorView x = loader.take("x_proj_weight", Shape{heads, width, channels});
+  const TensorView dt = loader.take("dt_proj_weight", Shape{heads, channels, rank});
+  const std::vector<float> dt_bias = loader.take_float("dt_proj_bias", Shape{heads, channels});
+  for (int64_t h = 0; h < heads; ++h) {
+    const auto bias = dt_bias.begin() + h * channels;
+    x_proj_.emplace_back(loader, weight_rows(x, h * width, width), std::vector<float>{});
+    dt_proj_.emplace_back(loader, weight_rows(dt, h * channels, channels), std::vector<float>(bias, bias + channels));
+  }
+}
+
 std::vector<Shape> MambaMixer::get_state_shape() const {
-  return mamba1_state_shape(engine_config_.parallel.tensor_parallel_size, config_.intermediate_size, config_.state_size,
-                            config_.conv_kernel);
+  const int64_t ranks = engine_config_.parallel.tensor_parallel_size;
+  std::vector<Shape> shapes =
+      mamba1_state_shape(ranks, config_.intermediate_size, config_.state_size, config_.conv_kernel);
+  if (config_.num_heads == 0) return shapes;
+  if (config_.num_heads % ranks != 0) {
+    throw make_error(ErrorCode::kInvalidConfig,
+                     "layer '{}': {} mamba heads do not split over a tensor-parallel size of {}; choose a size that "
+                     "divides them",
+                     layer_name(), config_.num_heads, ranks);
+  }
+  shapes[1] = Shape{config_.num_heads / ranks, config_.head_channels(), config_.state_size};
+  return shapes;
 }
 
 std::vector<DType> MambaMixer::get_state_dtype() const {
@@ -54,12 +105,21 @@ std::vector<DType> MambaMixer::get_state_dtype() const {
 }
 
 std::vector<StateLaneOrder> MambaMixer::get_state_lane_order() const {
-  return {StateLaneOrder::kContract, StateLaneOrder::kChannelBlock16};
+  return {StateLaneOrder::kContract,
+          config_.num_heads == 0 ? StateLaneOrder::kChannelBlock16 : StateLaneOrder::kHeadBlock16};
+}
+
+void MambaMixer::project_in(const ForwardBatch& batch, const float* x, float* xz) const {
+  int64_t first = 0;
+  for (const Linear& part : in_proj_) {
+    part.forward(batch, x, config_.hidden_size, batch.num_tokens(), xz + first, 2 * config_.intermediate_size);
+    first += part.out_features();
+  }
 }
 
 void MambaMixer::convolve(const ForwardBatch& batch, const float* in, float* out) const {
   const auto& metadata = batch.metadata<Mamba1AttentionMetadata>(*this);
-  const int64_t channels = config_.intermediate_size, decodes = metadata.num_decodes;
+  const int64_t channels = config_.intermediate_size;
   CausalConv1dArgs args;
   args.x = in;
   args.x_stride = 2 * channels;
@@ -70,39 +130,54 @@ void MambaMixer::convolve(const ForwardBatch& batch, const float* in, float* out
   args.y_stride = channels;
   args.channels = channels;
   args.width = config_.conv_kernel;
-  if (decodes > 0) {
-    args.state = decode_slots(metadata, kv_cache()[0]);
-    args.rows = decodes;
-    causal_conv1d_update()(args, *batch.thread_pool);
-  }
-  if (metadata.num_prefills > 0) {
-    args.x += decodes * args.x_stride;
-    args.y += decodes * args.y_stride;
-    args.state = prefill_slots(metadata, kv_cache()[0]);
-    args.rows = metadata.num_prefills;
-    args.query_start_loc = metadata.query_start_loc_p.data();
-    causal_conv1d()(args, *batch.thread_pool);
-  }
+  convolve_rows(args, metadata, kv_cache()[0], *batch.thread_pool);
 }
 
-void MambaMixer::scan(const ForwardBatch& batch, const float* z, const float* delta, const float* bc, float* x) const {
+void MambaMixer::norm_dt_b_c(const ForwardBatch& batch, float* dt_b_c) const {
+  const int64_t rank = config_.time_step_rank, states = config_.state_size;
+  const auto norm = [&](int64_t first, int64_t size, const std::vector<float>& weight) {
+    RmsNormArgs args;
+    args.x = args.y = dt_b_c + first;
+    args.x_stride = args.y_stride = config_.x_proj_width();
+    args.rows = batch.num_tokens() * config_.head_count();
+    args.cols = size;
+    args.weight = weight.empty() ? nullptr : weight.data();
+    args.eps = static_cast<float>(*config_.mixer_rms_eps);
+    rms_norm()(args, *batch.thread_pool);
+  };
+  norm(0, rank, dt_norm_);
+  norm(rank, states, b_norm_);
+  norm(rank + states, states, c_norm_);
+}
+
+namespace {
+
+StateSlots slots_of_head(StateSlots slots, int64_t first_element) {
+  slots.base = static_cast<std::byte*>(slots.base) + dtype_bytes(slots.dtype, first_element);
+  return slots;
+}
+
+}  // namespace
+
+void MambaMixer::scan_head(const ForwardBatch& batch, int64_t head, const float* z, const float* delta,
+                           const float* dt_b_c, float* x) const {
   const auto& metadata = batch.metadata<Mamba1AttentionMetadata>(*this);
-  const int64_t channels = config_.intermediate_size, decodes = metadata.num_decodes;
+  const int64_t channels = config_.head_channels(), states = config_.state_size, decodes = metadata.num_decodes;
   SelectiveScanArgs args;
-  args.x = args.y = x;
-  args.x_stride = args.y_stride = args.delta_stride = channels;
-  args.delta = delta;
-  args.a = a_.data();
-  args.b = bc;
-  args.c = bc + config_.state_size;
-  args.b_stride = args.c_stride = x_proj_.out_features();
-  args.d = d_.data();
-  args.z = z;
-  args.z_stride = 2 * channels;
+  args.x = args.y = x + head * channels;
+  args.x_stride = args.y_stride = args.delta_stride = config_.intermediate_size;
+  args.delta = delta + head * channels;
+  args.a = a_.data() + head * channels * states;
+  args.b = dt_b_c + head * config_.x_proj_width() + config_.time_step_rank;
+  args.c = args.b + states;
+  args.b_stride = args.c_stride = config_.head_count() * config_.x_proj_width();
+  args.d = d_.data() + head * channels;
+  args.z = z + head * channels;
+  args.z_stride = 2 * config_.intermediate_size;
   args.channels = channels;
-  args.state_size = config_.state_size;
+  args.state_size = states;
   if (decodes > 0) {
-    args.state = decode_slots(metadata, kv_cache()[1]);
+    args.state = slots_of_head(decode_slots(metadata, kv_cache()[1]), head * channels * states);
     args.rows = decodes;
     selective_state_update()(args, *batch.thread_pool);
   }
@@ -113,7 +188,7 @@ void MambaMixer::scan(const ForwardBatch& batch, const float* z, const float* de
     args.b += decodes * args.b_stride;
     args.c += decodes * args.c_stride;
     args.z += decodes * args.z_stride;
-    args.state = prefill_slots(metadata, kv_cache()[1]);
+    args.state = slots_of_head(prefill_slots(metadata, kv_cache()[1]), head * channels * states);
     args.rows = metadata.num_prefills;
     args.query_start_loc = metadata.query_start_loc_p.data();
     selective_scan()(args, *batch.thread_pool);
@@ -121,37 +196,28 @@ void MambaMixer::scan(const ForwardBatch& batch, const float* z, const float* de
 }
 
 void MambaMixer::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
-  const int64_t tokens = batch.num_tokens(), channels = config_.intermediate_size, rank = config_.time_step_rank;
+  const int64_t tokens = batch.num_tokens(), channels = config_.intermediate_size;
   const auto& metadata = batch.metadata<Mamba1AttentionMetadata>(*this);
   check_step(*this, {(config_.conv_kernel - 1) * channels, channels * config_.state_size}, metadata, tokens);
   WorkspaceScope scope(*batch.workspace);
+  const int64_t heads = config_.head_count(), head = config_.head_channels(), width = config_.x_proj_width();
   float* xz = batch.workspace->take<float>(tokens * 2 * channels);
   float* inner = batch.workspace->take<float>(tokens * channels);
-  const int64_t width = x_proj_.out_features();
-  float* dt_b_c = batch.workspace->take<float>(tokens * width);
+  float* dt_b_c = batch.workspace->take<float>(tokens * heads * width);
   float* delta = batch.workspace->take<float>(tokens * channels);
-  in_proj_.forward(batch, x, tokens, xz);
+  project_in(batch, x, xz);
   // Tokens that pad the batch have no row: nothing else writes theirs.
   const int64_t computed = metadata.num_decode_tokens + metadata.num_prefill_tokens;
   std::fill(inner + computed * channels, inner + tokens * channels, 0.0f);
   convolve(batch, xz, inner);
-  x_proj_.forward(batch, inner, tokens, dt_b_c);
-  if (config_.mixer_rms_eps) {
-    const auto norm = [&](int64_t first, int64_t size) {
-      RmsNormArgs args;
-      args.x = args.y = dt_b_c + first;
-      args.x_stride = args.y_stride = width;
-      args.rows = tokens;
-      args.cols = size;
-      args.eps = static_cast<float>(*config_.mixer_rms_eps);
-      rms_norm()(args, *batch.thread_pool);
-    };
-    norm(0, rank);
-    norm(rank, config_.state_size);
-    norm(rank + config_.state_size, config_.state_size);
-  }
-  dt_proj_.forward(batch, dt_b_c, width, tokens, delta, channels);
-  scan(batch, xz + channels, delta, dt_b_c + rank, inner);
+  for (int64_t h = 0; h < heads; ++h)
+    x_proj_[static_cast<size_t>(h)].forward(batch, inner + h * head, channels, tokens, dt_b_c + h * width,
+                                            heads * width);
+  if (config_.mixer_rms_eps) norm_dt_b_c(batch, dt_b_c);
+  for (int64_t h = 0; h < heads; ++h)
+    dt_proj_[static_cast<size_t>(h)].forward(batch, dt_b_c + h * width, heads * width, tokens, delta + h * head,
+                                             channels);
+  for (int64_t h = 0; h < heads; ++h) scan_head(batch, h, xz + channels, delta, dt_b_c, inner);
   out_proj_.forward(batch, inner, tokens, y, accumulate);
 }
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mamba-1's mixer (Gu and Dao 2023), with Falcon-Mamba's RMS norms of dt, B and C:
+// Mamba-1's mixer (Gu and Dao 2023), with Falcon-Mamba's and Jamba's RMS norms of dt, B and C and Zamba's heads:
 //
 //   x | z       = in_proj(h)                    x = silu(conv1d(x))
-//   dt | B | C  = x_proj(x)                     each normed without weight where mixer_rms_eps is set
+//   dt | B | C  = x_proj(x)                     each normed where mixer_rms_eps is set
 //   y           = scan(x, dt_proj(dt), A, B, C, D) * silu(z)
 //   out         = out_proj(y)
 //
-// States: the last W-1 inputs of the convolution, and h [C, N] in lane order kChannelBlock16. Owns its weights, never
-// its states: the cache binds them. Made and bound on one thread; one forward at a time.
+// Zamba splits the channels into heads, each with an x_proj, a dt_proj, B and C of its own, and stores rows of x and z
+// in turn. States: the last W-1 inputs of the convolution, and h [C, N] in lane order kChannelBlock16 or, with heads,
+// [H, C/H, N] in kHeadBlock16. Owns its weights, never its states: the cache binds them. Made and bound on one thread;
+// one forward at a time.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +32,13 @@ struct MambaMixerConfig {
   int64_t time_step_rank = 0;
   bool use_bias = false;                               // in_proj and out_proj
   bool use_conv_bias = true;                           // conv1d
-  std::optional<double> mixer_rms_eps = std::nullopt;  // Falcon-Mamba
+  std::optional<double> mixer_rms_eps = std::nullopt;  // of the norms of dt, B and C; none without
+  bool mixer_norm_weights = false;                     // Jamba: dt_layernorm, b_layernorm, c_layernorm
+  int64_t num_heads = 0;                               // Zamba; 0: no heads and Mamba's tensors
+
+  int64_t head_count() const noexcept { return num_heads == 0 ? 1 : num_heads; }
+  int64_t head_channels() const noexcept { return intermediate_size / head_count(); }
+  int64_t x_proj_width() const noexcept { return time_step_rank + 2 * state_size; }  // of one head
 };
 
 class MambaMixer : public MambaBase {
@@ -48,16 +56,24 @@ class MambaMixer : public MambaBase {
   void forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate = false);
 
  private:
+  void take_projections(WeightLoader& loader);
+  void take_head_projections(WeightLoader& loader);
+  void project_in(const ForwardBatch& batch, const float* x, float* xz) const;
   void convolve(const ForwardBatch& batch, const float* in, float* out) const;
-  void scan(const ForwardBatch& batch, const float* z, const float* delta, const float* bc, float* x) const;
+  void norm_dt_b_c(const ForwardBatch& batch, float* dt_b_c) const;
+  void scan_head(const ForwardBatch& batch, int64_t head, const float* z, const float* delta, const float* dt_b_c,
+                 float* x) const;
 
   MambaMixerConfig config_;
   const EngineConfig& engine_config_;
-  Linear in_proj_, x_proj_, dt_proj_, out_proj_;
-  std::vector<float> conv_weight_;  // [W, C]
-  std::vector<float> conv_bias_;    // [C] or empty
-  std::vector<float> a_;            // [C, N] in lane order, as the kernel takes it
-  std::vector<float> d_;            // [C]
+  std::vector<Linear> in_proj_;           // x and z together, or one after the other
+  std::vector<Linear> x_proj_, dt_proj_;  // of each head
+  Linear out_proj_;
+  std::vector<float> dt_norm_, b_norm_, c_norm_;  // [R], [N], [N] or empty
+  std::vector<float> conv_weight_;                // [W, C]
+  std::vector<float> conv_bias_;                  // [C] or empty
+  std::vector<float> a_;                          // [H, C/H, N], each head in lane order, as the kernel takes it
+  std::vector<float> d_;                          // [C]
 };
 
 }  // namespace coluber

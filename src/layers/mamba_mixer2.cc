@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "cache/state_shape.h"
-#include "kernels/conv/causal_conv1d.h"
+#include "kernels/moe/activation.h"
 #include "kernels/norm/norm.h"
 #include "kernels/scan/ssd.h"
 #include "layers/recurrent_layer.h"
@@ -30,6 +30,9 @@ MambaMixer2Config checked(const MambaMixer2Config& config, const WeightLoader& l
   checks.expect(config.time_step_min >= 0.0 && config.time_step_min <= config.time_step_max,
                 fmt::format("time step limit: expected 0 <= low <= high, found {} and {}", config.time_step_min,
                             config.time_step_max));
+  const MixerMultipliers& m = config.multipliers;
+  for (const double multiplier : {config.in_multiplier, m.z, m.x, m.b, m.c, m.dt})
+    checks.expect(std::isfinite(multiplier), fmt::format("multipliers: expected finite numbers, found {}", multiplier));
   checks.expect(config.norm_eps > 0.0, fmt::format("norm epsilon: expected above 0, found {}", config.norm_eps));
   checks.finish("mamba2", loader);
   return config;
@@ -41,17 +44,38 @@ MambaMixer2::MambaMixer2(const MambaMixer2Config& config, WeightLoader loader)
     : MambaBase(layer_name_of(loader)),
       config_(checked(config, loader)),
       engine_config_(loader.config()),
-      in_proj_(loader, "in_proj", config_.hidden_size,
-               config_.intermediate_size() + config_.conv_channels() + config_.num_heads, config_.use_bias),
-      out_proj_(loader, "out_proj", config_.intermediate_size(), config_.hidden_size, config_.use_bias),
+      in_proj_(take_in_proj(loader)),
+      out_proj_(loader, "out_proj", config_.intermediate_size(), config_.hidden_size, config_.use_out_bias),
       conv_weight_(take_conv_weight(loader, "conv1d.weight", config_.conv_channels(), config_.conv_kernel)),
       a_(loader.take_float("A_log", Shape{config_.num_heads})),
       d_(loader.take_float("D", Shape{config_.num_heads})),
-      dt_bias_(loader.take_float("dt_bias", Shape{config_.num_heads})),
-      norm_weight_(loader.take_float("norm.weight", Shape{config_.intermediate_size()})) {
+      dt_bias_(loader.take_float("dt_bias", Shape{config_.num_heads})) {
+  if (config_.gate != MixerGate::kGateOnly)
+    norm_weight_ = loader.take_float("norm.weight", Shape{config_.intermediate_size()});
   if (config_.use_conv_bias) conv_bias_ = loader.take_float("conv1d.bias", Shape{config_.conv_channels()});
   for (float& a : a_) a = static_cast<float>(-std::exp(static_cast<double>(a)));
   loader.config().register_layer(*this);
+}
+
+// With multipliers the bias comes after the product: it is scaled by its part's multiplier alone.
+Linear MambaMixer2::take_in_proj(WeightLoader& loader) {
+  const int64_t width = config_.projected_width(), inner = config_.intermediate_size();
+  const int64_t group_width = config_.n_groups * config_.state_size;
+  const MixerMultipliers& m = config_.multipliers;
+  const std::pair<int64_t, double> parts[] = {
+      {inner, m.z}, {inner, m.x}, {group_width, m.b}, {group_width, m.c}, {config_.num_heads, m.dt}};
+  const bool plain = config_.in_multiplier == 1 &&
+                     std::all_of(std::begin(parts), std::end(parts), [](const auto& part) { return part.second == 1; });
+  if (plain) return Linear(loader, "in_proj", config_.hidden_size, width, config_.use_bias);
+  column_bias_.resize(static_cast<size_t>(width));
+  if (config_.use_bias) column_bias_ = loader.take_float("in_proj.bias", Shape{width});
+  for (const auto& [columns, multiplier] : parts) {
+    for (int64_t i = 0; i < columns; ++i) {
+      column_bias_[column_scale_.size()] *= static_cast<float>(multiplier);
+      column_scale_.push_back(static_cast<float>(multiplier * config_.in_multiplier));
+    }
+  }
+  return Linear(loader, "in_proj", config_.hidden_size, width, false);
 }
 
 std::vector<Shape> MambaMixer2::get_state_shape() const {
@@ -70,9 +94,22 @@ std::vector<DType> MambaMixer2::get_state_dtype() const {
   return {conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)};
 }
 
+void MambaMixer2::project_in(const ForwardBatch& batch, const float* x, float* projected) const {
+  const int64_t tokens = batch.num_tokens(), width = config_.projected_width();
+  in_proj_.forward(batch, x, tokens, projected);
+  if (column_scale_.empty()) return;
+  const int64_t grain = std::max<int64_t>(1, 16384 / width);
+  batch.thread_pool->parallel_for(tokens, grain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      float* row = projected + t * width;
+      for (int64_t i = 0; i < width; ++i)
+        row[i] = row[i] * column_scale_[static_cast<size_t>(i)] + column_bias_[static_cast<size_t>(i)];
+    }
+  });
+}
+
 void MambaMixer2::convolve(const ForwardBatch& batch, const float* in, float* out) const {
   const auto& metadata = batch.metadata<Mamba2AttentionMetadata>(*this);
-  const int64_t decodes = metadata.num_decodes;
   CausalConv1dArgs args;
   args.x = in;
   args.x_stride = in_proj_.out_features();
@@ -82,19 +119,7 @@ void MambaMixer2::convolve(const ForwardBatch& batch, const float* in, float* ou
   args.y = out;
   args.channels = args.y_stride = config_.conv_channels();
   args.width = config_.conv_kernel;
-  if (decodes > 0) {
-    args.state = decode_slots(metadata, kv_cache()[0]);
-    args.rows = decodes;
-    causal_conv1d_update()(args, *batch.thread_pool);
-  }
-  if (metadata.num_prefills > 0) {
-    args.x += decodes * args.x_stride;
-    args.y += decodes * args.y_stride;
-    args.state = prefill_slots(metadata, kv_cache()[0]);
-    args.rows = metadata.num_prefills;
-    args.query_start_loc = metadata.query_start_loc_p.data();
-    causal_conv1d()(args, *batch.thread_pool);
-  }
+  convolve_rows(args, metadata, kv_cache()[0], *batch.thread_pool);
 }
 
 void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float* dt, float* y) const {
@@ -136,6 +161,33 @@ void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float*
   }
 }
 
+void MambaMixer2::gate(const ForwardBatch& batch, const float* z, float* y) const {
+  const int64_t inner_size = config_.intermediate_size(), width = config_.projected_width();
+  if (config_.gate == MixerGate::kGateOnly) {
+    ActivateArgs args;
+    args.activation = Activation::kSilu;
+    args.gate = z;
+    args.gate_stride = width;
+    args.up = args.out = y;
+    args.up_stride = args.out_stride = args.cols = inner_size;
+    args.rows = batch.num_tokens();
+    activate()(args, *batch.thread_pool);
+    return;
+  }
+  GatedRmsNormArgs args;
+  args.norm.x = args.norm.y = y;
+  args.norm.x_stride = args.norm.y_stride = args.norm.cols = inner_size;
+  args.norm.rows = batch.num_tokens();
+  args.norm.weight = norm_weight_.data();
+  args.norm.eps = static_cast<float>(config_.norm_eps);
+  args.z = z;
+  args.z_stride = width;
+  args.groups = config_.norm_groups;
+  args.gate = Gate::kSilu;
+  const bool gate_first = config_.gate == MixerGate::kGateThenNorm;
+  (gate_first ? gate_then_rms_norm() : rms_norm_then_gate())(args, *batch.thread_pool);
+}
+
 void MambaMixer2::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
   const int64_t tokens = batch.num_tokens(), inner_size = config_.intermediate_size();
   const auto& metadata = batch.metadata<Mamba2AttentionMetadata>(*this);
@@ -148,23 +200,13 @@ void MambaMixer2::forward(const ForwardBatch& batch, const float* x, float* y, b
   float* projected = batch.workspace->take<float>(tokens * width);
   float* xbc = batch.workspace->take<float>(tokens * channels);
   float* inner = batch.workspace->take<float>(tokens * inner_size);
-  in_proj_.forward(batch, x, tokens, projected);
+  project_in(batch, x, projected);
   convolve(batch, projected + inner_size, xbc);
   scan(batch, xbc, projected + inner_size + channels, inner);
   // Tokens that pad the batch have no row: nothing else writes theirs.
   const int64_t computed = metadata.num_decode_tokens + metadata.num_prefill_tokens;
   std::fill(inner + computed * inner_size, inner + tokens * inner_size, 0.0f);
-  GatedRmsNormArgs norm;
-  norm.norm.x = norm.norm.y = inner;
-  norm.norm.x_stride = norm.norm.y_stride = norm.norm.cols = inner_size;
-  norm.norm.rows = tokens;
-  norm.norm.weight = norm_weight_.data();
-  norm.norm.eps = static_cast<float>(config_.norm_eps);
-  norm.z = projected;
-  norm.z_stride = width;
-  norm.groups = config_.norm_groups;
-  norm.gate = Gate::kSilu;
-  gate_then_rms_norm()(norm, *batch.thread_pool);
+  gate(batch, projected, inner);
   out_proj_.forward(batch, inner, tokens, y, accumulate);
 }
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mamba-2's mixer (Dao and Gu 2024):
+// Mamba-2's mixer (Dao and Gu 2024), with the options of the hybrids that are built on it:
 //
-//   z | x | B | C | dt = in_proj(h)             x | B | C = silu(conv1d(x | B | C))
+//   z | x | B | C | dt = in_proj(in_multiplier * h), each part times its multiplier
+//   x | B | C          = silu(conv1d(x | B | C))
 //   y                  = ssd(x, dt, A, B, C, D)   dt after bias and softplus within the time step limit, in prefill and
-//   step out                = out_proj(rms_norm(y * silu(z)) * norm.weight)   in norm_groups groups of columns
+//                                                 step
+//   out                = out_proj(gated(y, z))    a gate and an RMS norm in norm_groups groups of columns, as MixerGate
+//                                                 says
 //
 // States: the last W-1 inputs of the convolution over x | B | C, and S [H, P, N]. Owns its weights, never its states:
 // the cache binds them. Made and bound on one thread; one forward at a time.
@@ -22,6 +25,17 @@
 
 namespace coluber {
 
+enum class MixerGate {
+  kGateThenNorm,  // rms_norm(y * silu(z)) * norm.weight
+  kNormThenGate,  // rms_norm(y) * norm.weight * silu(z)
+  kGateOnly,      // y * silu(z): there is no norm.weight
+};
+
+// What in_proj's outputs are multiplied with (Falcon-H1's ssm_multipliers).
+struct MixerMultipliers {
+  double z = 1, x = 1, b = 1, c = 1, dt = 1;
+};
+
 struct MambaMixer2Config {
   int64_t hidden_size = 0;
   int64_t num_heads = 0;
@@ -29,16 +43,20 @@ struct MambaMixer2Config {
   int64_t state_size = 0;
   int64_t n_groups = 1;
   int64_t conv_kernel = 0;
-  bool use_bias = false;      // in_proj and out_proj
+  bool use_bias = false;      // in_proj
+  bool use_out_bias = false;  // out_proj
   bool use_conv_bias = true;  // conv1d
+  MixerGate gate = MixerGate::kGateThenNorm;
   double norm_eps = 1e-5;
-  int64_t norm_groups =
-      1;  // transformers' mamba2 norms the whole width whatever n_groups is; other families norm by group
+  int64_t norm_groups = 1;  // some families norm the whole width whatever n_groups is, others by group
+  double in_multiplier = 1;
+  MixerMultipliers multipliers;
   double time_step_min = 0.0;
   double time_step_max = std::numeric_limits<double>::infinity();
 
   int64_t intermediate_size() const noexcept { return num_heads * head_dim; }
   int64_t conv_channels() const noexcept { return intermediate_size() + 2 * n_groups * state_size; }
+  int64_t projected_width() const noexcept { return intermediate_size() + conv_channels() + num_heads; }
 };
 
 class MambaMixer2 : public MambaBase {
@@ -57,16 +75,20 @@ class MambaMixer2 : public MambaBase {
   void forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate = false);
 
  private:
+  Linear take_in_proj(WeightLoader& loader);
+  void project_in(const ForwardBatch& batch, const float* x, float* projected) const;
   void convolve(const ForwardBatch& batch, const float* in, float* out) const;
   void scan(const ForwardBatch& batch, const float* xbc, const float* dt, float* y) const;
+  void gate(const ForwardBatch& batch, const float* z, float* y) const;
 
   MambaMixer2Config config_;
   const EngineConfig& engine_config_;
+  std::vector<float> column_scale_, column_bias_;  // [projected_width], empty where all multipliers are 1
   Linear in_proj_, out_proj_;
   std::vector<float> conv_weight_;      // [W, conv_channels]
   std::vector<float> conv_bias_;        // [conv_channels] or empty
   std::vector<float> a_, d_, dt_bias_;  // [H]; a = -exp(A_log)
-  std::vector<float> norm_weight_;      // [intermediate_size]
+  std::vector<float> norm_weight_;      // [intermediate_size], empty without a norm
 };
 
 }  // namespace coluber

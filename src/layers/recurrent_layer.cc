@@ -63,6 +63,24 @@ StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const Tenso
   return slots;
 }
 
+void convolve_rows(CausalConv1dArgs args, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
+                   ThreadPool& pool) {
+  const int64_t decodes = metadata.num_decodes;
+  if (decodes > 0) {
+    args.state = decode_slots(metadata, state);
+    args.rows = decodes;
+    causal_conv1d_update()(args, pool);
+  }
+  if (metadata.num_prefills > 0) {
+    args.x += decodes * args.x_stride;
+    args.y += decodes * args.y_stride;
+    args.state = prefill_slots(metadata, state);
+    args.rows = metadata.num_prefills;
+    args.query_start_loc = metadata.query_start_loc_p.data();
+    causal_conv1d()(args, pool);
+  }
+}
+
 void check_bound(const MambaBase& layer, std::initializer_list<int64_t> state_elements) {
   COLUBER_CHECK(layer.kv_cache().size() == state_elements.size(),
                 "layer '{}' has no cache: bind_kv_cache was not called", layer.layer_name());

@@ -13,6 +13,7 @@
 #include "coluber/attention_metadata.h"
 #include "coluber/mamba_base.h"
 #include "coluber/model.h"
+#include "kernels/conv/causal_conv1d.h"
 #include "kernels/state_slots.h"
 #include "layers/weight_loader.h"
 
@@ -41,6 +42,11 @@ std::vector<float> take_conv_weight(WeightLoader& loader, std::string_view name,
 // Rows [0, num_decodes) are tokens [0, num_decodes); the prefills' tokens follow.
 StateSlots decode_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
 StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
+
+// A causal convolution of the step's rows: decodes, then prefills. `args` says everything but rows and state, from the
+// step's first token on.
+void convolve_rows(CausalConv1dArgs args, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
+                   ThreadPool& pool);
 
 // Throws Error(kInternal) where the layer has no cache, its states are not whole on this rank (`state_elements`: of
 // each state), or the step asks for what these layers do not do: several tokens a decode row, more tokens than the

@@ -68,7 +68,7 @@ MambaMixer2Config mixer_config(const Mamba2Config& c) {
   mixer.state_size = c.state_size;
   mixer.n_groups = c.n_groups;
   mixer.conv_kernel = c.conv_kernel;
-  mixer.use_bias = c.use_bias;
+  mixer.use_bias = mixer.use_out_bias = c.use_bias;
   mixer.use_conv_bias = c.use_conv_bias;
   mixer.norm_eps = c.layer_norm_epsilon;
   mixer.norm_groups = 1;
