@@ -140,6 +140,11 @@ std::string WeightLoader::full_name(std::string_view name) const { return prefix
 
 bool WeightLoader::has(std::string_view name) const { return books_->context.weights.contains(full_name(name)); }
 
+std::optional<Shape> WeightLoader::shape_of(std::string_view name) const {
+  if (!has(name)) return std::nullopt;
+  return books_->context.weights.peek(full_name(name)).shape;
+}
+
 TensorView WeightLoader::take(std::string_view name, const Shape& expected) {
   const std::string full = full_name(name);
   const WeightSource& weights = books_->context.weights;

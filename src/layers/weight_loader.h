@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -25,6 +26,8 @@ class WeightLoader {
   std::string full_name(std::string_view name) const;
 
   bool has(std::string_view name) const;
+  // As stored; nothing where it is missing. Reads no value.
+  std::optional<Shape> shape_of(std::string_view name) const;
   // The tensor as stored, row-major. A size of 0 in `expected` matches any. Floating types only. What does
   // not fit is noted for `finish`, and zeros of the expected shape come back (float32; any-size as 1). Throws what
   // `finish` would once 1000 problems are noted, or where the zeros would be larger than any model's weight.
