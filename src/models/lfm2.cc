@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LFM2 (Liquid AI, 2025): layers of gated short convolution or grouped-query attention with normed queries and keys,
-// each followed by a gated MLP. x = x + operator(operator_norm(x)); x = x + mlp(ffn_norm(x)).
+// LFM2 and LFM2-MoE (Liquid AI, 2025): layers of gated short convolution or grouped-query attention with normed queries
+// and keys, each followed by a gated MLP or, in LFM2-MoE behind its first layers, by experts.
+//
+//   x = x + operator(operator_norm(x)); x = x + ffn(ffn_norm(x))
 #include <algorithm>
 
 #include "base/json.h"
@@ -9,14 +11,15 @@
 #include "formats/hf_config.h"
 #include "layers/attention.h"
 #include "layers/mlp.h"
+#include "layers/moe.h"
 #include "layers/norm.h"
 #include "layers/recurrent_layer.h"
 #include "layers/short_conv.h"
 #include "layers/weight_loader.h"
 #include "models/decoder.h"
+#include "models/residual_block.h"
 #include "models/rope_parameters.h"
 #include "models/sizes.h"
-#include "tensor/workspace.h"
 
 namespace coluber {
 namespace {
@@ -29,7 +32,12 @@ struct Lfm2Config {
   bool block_auto_adjust_ff_dim = true, conv_bias = false, tie_word_embeddings = true;
   std::vector<std::string> layer_types;
   RopeConfig rope;
+  int64_t num_dense_layers = 0;  // of MLPs; experts in the layers behind
+  int64_t moe_intermediate_size = 0, num_experts = 0, num_experts_per_tok = 0;
+  bool norm_topk_prob = true, use_expert_bias = true;
+  double routed_scaling_factor = 1.0;
 
+  bool has_experts(int64_t layer) const { return layer >= num_dense_layers; }
   bool is_attention(int64_t layer) const { return layer_types[static_cast<size_t>(layer)] == "full_attention"; }
 
   // The width that the weights have: two thirds, scaled, rounded up, unless the config says that its number is final.
@@ -54,7 +62,20 @@ void read_layer_types(ConfigFields& fields, Lfm2Config& c) {
   }
 }
 
-Lfm2Config read_config(const std::string& text, const std::string& path) {
+// The MLP's width is final here: nothing derives it.
+void read_moe(ConfigFields& fields, Lfm2Config& c) {
+  c.block_auto_adjust_ff_dim = false;
+  fields.optional("num_dense_layers", &c.num_dense_layers, 2, at_least(0))
+      .required("moe_intermediate_size", &c.moe_intermediate_size, width_bound())
+      .required("num_experts", &c.num_experts, experts_bound())
+      .required("num_experts_per_tok", &c.num_experts_per_tok, experts_bound())
+      .optional("norm_topk_prob", &c.norm_topk_prob, true)
+      .optional("use_expert_bias", &c.use_expert_bias, true)
+      .optional("routed_scaling_factor", &c.routed_scaling_factor, 1.0, finite())
+      .check([&] { return c.num_experts_per_tok <= c.num_experts; }, "num_experts_per_tok must be at most num_experts");
+}
+
+Lfm2Config read_config(const std::string& text, const std::string& path, bool moe) {
   const Json json = parse_config(text, path);
   ConfigFields fields(json, path);
   Lfm2Config c;
@@ -78,6 +99,8 @@ Lfm2Config read_config(const std::string& text, const std::string& path) {
       .optional("max_position_embeddings", &c.max_position_embeddings, 128000, positive())
       .optional("norm_eps", &c.norm_eps, 1e-5, positive_finite())
       .optional("tie_word_embeddings", &c.tie_word_embeddings, true);
+  c.num_dense_layers = c.num_hidden_layers;
+  if (moe) read_moe(fields, c);
   read_layer_types(fields, c);
   c.rope = read_rope_parameters(fields, 1000000.0, c.head_dim);
   fields
@@ -129,57 +152,45 @@ MlpConfig mlp_config(const Lfm2Config& c) {
   return mlp;
 }
 
-class Lfm2Block final : public DecoderBlock {
- public:
-  Lfm2Block(WeightLoader loader, const Lfm2Config& c, bool is_attention)
-      : hidden_size_(c.hidden_size),
-        operator_norm_(loader, "operator_norm", c.hidden_size, c.norm_eps),
-        ffn_norm_(loader, "ffn_norm", c.hidden_size, c.norm_eps),
-        mlp_loader_(loader.scoped("feed_forward")),
-        feed_forward_(mlp_config(c), mlp_loader_) {
-    if (is_attention) {
-      WeightLoader self_attn = loader.scoped("self_attn");
-      attention_ = std::make_unique<Attention>(attention_config(c), self_attn);
-    } else {
-      conv_ = std::make_unique<ShortConv>(conv_config(c), loader.scoped("conv"));
-    }
+MoeConfig moe_config(const Lfm2Config& c) {
+  MoeConfig moe;
+  moe.hidden_size = c.hidden_size;
+  moe.intermediate_size = c.moe_intermediate_size;
+  moe.num_experts = c.num_experts;
+  moe.top_k = c.num_experts_per_tok;
+  moe.renormalize = c.norm_topk_prob;
+  moe.stacked_w1_w3 = "experts.gate_up_proj";
+  moe.stacked_w2 = "experts.down_proj";
+  moe.score = RouterScore::kSigmoid;
+  if (c.use_expert_bias) moe.selection_bias = "expert_bias";
+  moe.epsilon = 1e-6;
+  moe.scale = c.routed_scaling_factor;
+  return moe;
+}
+
+std::unique_ptr<DecoderBlock> make_block(const Lfm2Config& c, const BlockContext& context) {
+  const WeightLoader& loader = context.layer;
+  auto block = std::make_unique<ResidualBlock>(c.hidden_size);
+  block->begin_half(RmsNorm(loader, "operator_norm", c.hidden_size, c.norm_eps));
+  if (c.is_attention(context.index)) {
+    block->add("full_attention", std::make_unique<Attention>(attention_config(c), loader.scoped("self_attn")));
+  } else {
+    block->add("short_conv", std::make_unique<ShortConv>(conv_config(c), loader.scoped("conv")));
   }
-
-  void forward(const ForwardBatch& batch, const DecoderStream& stream) override {
-    const int64_t tokens = batch.num_tokens();
-    WorkspaceScope scope(*batch.workspace);
-    float* normed = batch.workspace->take<float>(tokens * hidden_size_);  // [T, D]
-    operator_norm_.forward(batch, stream.x, tokens, normed);
-    if (attention_)
-      attention_->forward(batch, normed, stream.x, /*accumulate=*/true);
-    else
-      conv_->forward(batch, normed, stream.x, /*accumulate=*/true);
-    ffn_norm_.forward(batch, stream.x, tokens, normed);
-    feed_forward_.forward(batch, normed, stream.x, /*accumulate=*/true);
+  block->begin_half(RmsNorm(loader, "ffn_norm", c.hidden_size, c.norm_eps));
+  const WeightLoader ffn = loader.scoped("feed_forward");
+  if (c.has_experts(context.index)) {
+    block->add("moe", std::make_unique<MoeBlock>(moe_config(c), ffn), {}, layer_name_of(ffn));
+  } else {
+    block->add("mlp", std::make_unique<Mlp>(mlp_config(c), ffn), {}, layer_name_of(ffn));
   }
+  return block;
+}
 
-  void describe(std::vector<LayerInfo>& layers) const override {
-    if (attention_)
-      layers.push_back({attention_->layer_name(), "full_attention", attention_.get()});
-    else
-      layers.push_back({conv_->layer_name(), "short_conv", conv_.get()});
-    layers.push_back({layer_name_of(mlp_loader_), "mlp", nullptr});
-  }
-
- private:
-  int64_t hidden_size_;
-  RmsNorm operator_norm_;
-  std::unique_ptr<Attention> attention_;  // one of the two
-  std::unique_ptr<ShortConv> conv_;
-  RmsNorm ffn_norm_;
-  WeightLoader mlp_loader_;
-  Mlp feed_forward_;
-};
-
-std::unique_ptr<Model> load(ModelLoadContext& context) {
-  const Lfm2Config c = read_config(context.config_json, context.config_path);
+std::unique_ptr<Model> load(ModelLoadContext& context, const char* model_type, bool moe) {
+  const Lfm2Config c = read_config(context.config_json, context.config_path, moe);
   DecoderConfig decoder;
-  decoder.architecture = "lfm2";
+  decoder.architecture = model_type;
   decoder.vocab_size = c.vocab_size;
   decoder.hidden_size = c.hidden_size;
   decoder.num_layers = c.num_hidden_layers;
@@ -187,12 +198,15 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   decoder.norm_eps = c.norm_eps;
   decoder.tied = c.tie_word_embeddings;
   decoder.norm = "embedding_norm";
-  return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) {
-    return std::make_unique<Lfm2Block>(block.layer, c, c.is_attention(block.index));
-  });
+  return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }
 
-const RegisterModel kLfm2({"lfm2", {"Lfm2ForCausalLM"}, load});
+const RegisterModel kLfm2({"lfm2", {"Lfm2ForCausalLM"}, [](ModelLoadContext& context) {
+                             return load(context, "lfm2", false);
+                           }});
+const RegisterModel kLfm2Moe({"lfm2_moe", {"Lfm2MoeForCausalLM"}, [](ModelLoadContext& context) {
+                                return load(context, "lfm2_moe", true);
+                              }});
 
 }  // namespace
 }  // namespace coluber

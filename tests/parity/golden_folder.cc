@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "golden_folder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -71,6 +72,10 @@ std::vector<Folder> find_folders() {
 Tensors::Tensors(const std::string& folder)
     : file_(std::make_unique<SafetensorsFile>(folder + "/golden.safetensors")) {}
 
+bool Tensors::contains_prefix(const std::string& prefix) const {
+  const std::vector<std::string> names = file_->names();
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.starts_with(prefix); });
+}
 bool Tensors::contains(const std::string& name) const { return file_->find(name) != nullptr; }
 
 std::vector<float> Tensors::floats(const std::string& name) const {

@@ -37,6 +37,7 @@ class Tensors {
  public:
   explicit Tensors(const std::string& folder);
   bool contains(const std::string& name) const;
+  bool contains_prefix(const std::string& prefix) const;
   std::vector<float> floats(const std::string& name) const;
   std::vector<int32_t> ids(const std::string& name) const;
   std::vector<int64_t> shape(const std::string& name) const;

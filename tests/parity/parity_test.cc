@@ -138,6 +138,9 @@ void compare_state(const ExportedState& state, const Tensors& tensors) {
         << state.name << " row " << r;
 }
 
+// "state.2." of "state.2.key". The reference keeps nothing at all of some layers: recurrent_gemma's attention.
+std::string layer_of(const std::string& state) { return state.substr(0, state.find('.', state.find('.') + 1) + 1); }
+
 TEST_P(Parity, FinalStatesInEveryChunkSize) {
   const int64_t length = GetParam().states_prompt;
   const std::vector<int32_t> ids = tensors_->ids("input_ids." + std::to_string(length));
@@ -145,8 +148,13 @@ TEST_P(Parity, FinalStatesInEveryChunkSize) {
     auto session = engine_->open_session();
     session->extend(ids, chunk);
     const std::vector<ExportedState> states = session->export_states();
-    ASSERT_FALSE(states.empty());
-    for (const ExportedState& state : states) compare_state(state, *tensors_);
+    int compared = 0;
+    for (const ExportedState& state : states) {
+      if (!tensors_->contains_prefix(layer_of(state.name))) continue;
+      compare_state(state, *tensors_);
+      ++compared;
+    }
+    EXPECT_GT(compared, 0);
   }
 }
 
