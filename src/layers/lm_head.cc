@@ -11,11 +11,12 @@
 
 namespace coluber {
 
-LmHead::LmHead(WeightLoader loader, std::string_view name, Embedding& embedding, bool tied)
+LmHead::LmHead(WeightLoader loader, std::string_view name, Embedding& embedding, bool tied, bool bias)
     : vocab_size_(embedding.vocab_size()),
       hidden_size_(embedding.hidden_size()),
       allow_bf16_(loader.config().allow_bf16_products && bf16_products_pay()) {
-  const std::string tensor = name.empty() ? "weight" : std::string(name) + ".weight";
+  const std::string prefix = name.empty() ? std::string() : std::string(name) + ".", tensor = prefix + "weight";
+  if (bias) bias_ = loader.take_float(prefix + "bias", Shape{vocab_size_});
   if (tied) {
     if (loader.has(tensor)) loader.ignore(tensor, "the output head is tied to the embedding");
     weight_ = embedding.share_packed(loader);
@@ -40,7 +41,8 @@ void LmHead::forward(const ForwardBatch& batch, const float* hidden) const {
     }
     wanted = gathered;
   }
-  gemm()(GemmArgs{wanted, hidden_size_, rows, weight_.get(), nullptr, batch.logits, vocab_size_, false, allow_bf16_},
+  gemm()(GemmArgs{wanted, hidden_size_, rows, weight_.get(), bias_.empty() ? nullptr : bias_.data(), batch.logits,
+                  vocab_size_, false, allow_bf16_},
          *batch.thread_pool, *batch.workspace);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "coluber/model.h"
 #include "kernels/gemm/packed_matrix.h"
@@ -17,8 +18,9 @@ namespace coluber {
 
 class LmHead {
  public:
-  // Takes `name`.weight [V, D] unless `tied`; a stored copy of a tied weight is known and left out.
-  LmHead(WeightLoader loader, std::string_view name, Embedding& embedding, bool tied);
+  // Takes `name`.weight [V, D] unless `tied`; a stored copy of a tied weight is known and left out. With `bias`, takes
+  // `name`.bias [V] either way.
+  LmHead(WeightLoader loader, std::string_view name, Embedding& embedding, bool tied, bool bias = false);
 
   // batch.logits [logits_rows, V] from hidden [T, D].
   void forward(const ForwardBatch& batch, const float* hidden) const;
@@ -27,6 +29,7 @@ class LmHead {
   int64_t vocab_size_, hidden_size_;
   bool allow_bf16_;
   std::shared_ptr<const PackedMatrix> weight_;
+  std::vector<float> bias_;  // empty without
 };
 
 }  // namespace coluber

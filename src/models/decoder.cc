@@ -23,8 +23,11 @@ Decoder::Decoder(ModelLoadContext& context, DecoderConfig config, const MakeBloc
       base_(config_.base.empty() ? root_ : root_.scoped(config_.base)),
       embed_tokens_(base_, config_.embed_tokens, config_.vocab_size, config_.hidden_size, config_.tied),
       norm_(make_norm(config_.norm)),
-      lm_head_(root_, config_.lm_head, embed_tokens_, config_.tied) {
+      lm_head_(root_, config_.lm_head, embed_tokens_, config_.tied, config_.lm_head_bias) {
   if (!config_.embed_norm.empty()) embed_norm_ = make_norm(config_.embed_norm);
+  const Shape width{config_.hidden_size};
+  if (!config_.input_bias.empty()) input_bias_ = base_.take_float(config_.input_bias, width);
+  if (!config_.input_scale.empty()) input_scale_ = base_.take_float(config_.input_scale, width);
   for (const IgnoredWeights& weights : config_.ignored) root_.ignore(weights.prefix, weights.why);
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     blocks_.push_back(make_block({root_, base_, base_.scoped(config_.layers + "." + std::to_string(i)), i}));
@@ -38,14 +41,23 @@ Decoder::Decoder(ModelLoadContext& context, DecoderConfig config, const MakeBloc
   root_.finish(info_);
 }
 
+void Decoder::embed(const ForwardBatch& batch, float* x) const {
+  const int64_t tokens = batch.num_tokens(), width = config_.hidden_size;
+  embed_tokens_.forward(batch, x);
+  scale(x, tokens * width, config_.embedding_multiplier);
+  for (int64_t t = 0; t < tokens; ++t, x += width) {
+    for (size_t d = 0; d < input_bias_.size(); ++d) x[d] += input_bias_[d];
+    for (size_t d = 0; d < input_scale_.size(); ++d) x[d] *= input_scale_[d];
+  }
+}
+
 void Decoder::forward(const ForwardBatch& batch) {
   const int64_t tokens = batch.num_tokens();
   const int64_t size = tokens * config_.hidden_size;
   WorkspaceScope scope(*batch.workspace);
   DecoderStream stream;
   stream.x = batch.workspace->take<float>(size);
-  embed_tokens_.forward(batch, stream.x);
-  scale(stream.x, size, config_.embedding_multiplier);
+  embed(batch, stream.x);
   if (embed_norm_) normalize(batch, *embed_norm_, stream.x, stream.x);
   if (config_.keep_embedded) {
     float* embedded = batch.workspace->take<float>(size);

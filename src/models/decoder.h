@@ -39,12 +39,15 @@ struct DecoderConfig {
   float norm_weight_offset = 0;  // 1 where the final norm's weight is centred on zero
   bool layer_norm = false;       // the norms here are layer norms with a bias, not RMS norms
   std::string embed_norm;        // a norm behind the embedding: its name below `base`; empty: none
-  bool tied = false;             // the head is the embedding's weight
+  // Names below `base` of what is added to the embedding and then multiplies it, both [D]; empty: neither.
+  std::string input_bias, input_scale;
+  bool lm_head_bias = false;
+  bool tied = false;  // the head is the embedding's weight
   double embedding_multiplier = 1;
   double logits_scale = 1;
-  double logits_softcap = 0;        // logits = cap * tanh(logits / cap); 0: none
-  bool keep_embedded = false;       // DecoderStream::embedded is wanted
-  int64_t carry_width = 0;          // of DecoderStream::carry; 0: none
+  double logits_softcap = 0;         // logits = cap * tanh(logits / cap); 0: none
+  bool keep_embedded = false;        // DecoderStream::embedded is wanted
+  int64_t carry_width = 0;           // of DecoderStream::carry; 0: none
   bool hidden_has_embedding = true;  // hidden.i is what enters block i; false: what leaves it
   std::vector<IgnoredWeights> ignored;
   // Names of tensors: <base>.<embed_tokens>.weight, <base>.<layers>.<i>, <base>.<norm>.weight, <lm_head>.weight.
@@ -92,12 +95,14 @@ class Decoder : public Model {
   using Norm = std::variant<RmsNorm, LayerNorm>;
   Norm make_norm(const std::string& name) const;
   void normalize(const ForwardBatch& batch, const Norm& norm, const float* x, float* y) const;
+  void embed(const ForwardBatch& batch, float* x) const;
   void finish_logits(const ForwardBatch& batch) const;
 
   DecoderConfig config_;
   WeightLoader root_, base_;
   Embedding embed_tokens_;
   std::optional<Norm> embed_norm_;
+  std::vector<float> input_bias_, input_scale_;  // [D] or empty
   Norm norm_;
   LmHead lm_head_;
   std::vector<std::unique_ptr<DecoderBlock>> blocks_;
