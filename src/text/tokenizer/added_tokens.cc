@@ -59,7 +59,21 @@ int32_t AddedTokens::add(AddedToken token, const Vocab& model) {
     const auto model_size = static_cast<int32_t>(model.size());
     id = highest_id_ < 0 || (highest_id_ < model_size && model_size > 0) ? model_size : highest_id_ + 1;
   }
-  if (const auto found = by_id_.find(id); found != by_id_.end() && found->second == token) return id;
+  place(id, std::move(token));
+  return id;
+}
+
+bool AddedTokens::add_at(int32_t id, AddedToken token, const Vocab& model) {
+  const int32_t known = id_of(token.content) != Vocab::kNone ? id_of(token.content) : model.find(token.content);
+  if (token.content.empty() || (known != Vocab::kNone && known != id)) return false;
+  if (known == Vocab::kNone && (model.contains(id) || by_id_.contains(id))) return false;
+  if (token.special) special_.insert(token.content);
+  place(id, std::move(token));
+  return true;
+}
+
+void AddedTokens::place(int32_t id, AddedToken token) {
+  if (const auto found = by_id_.find(id); found != by_id_.end() && found->second == token) return;
   highest_id_ = std::max(highest_id_, id);
   const bool is_new = ids_.emplace(token.content, id).second;
   by_id_[id] = token;
@@ -69,7 +83,6 @@ int32_t AddedTokens::add(AddedToken token, const Vocab& model) {
     *std::find_if(tokens_.begin(), tokens_.end(),
                   [&](const AddedToken& other) { return other.content == token.content; }) = token;
   }
-  return id;
 }
 
 void AddedTokens::build(Matcher& matcher, bool normalized, const Normalizer* normalizer) {

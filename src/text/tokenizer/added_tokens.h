@@ -41,6 +41,9 @@ class AddedTokens {
   // Gives the token its id: the model's, where it knows the text, else the next one behind all others. An empty text
   // and an exact repetition are ignored. Returns the id, kNone where ignored.
   int32_t add(AddedToken token, const Vocab& model);
+  // The same with an id that the file gives: for formats whose vocabulary has no place for these tokens. False where
+  // the id or the text belongs to another token.
+  bool add_at(int32_t id, AddedToken token, const Vocab& model);
   // Call once, after the last `add`.
   void finish(const Normalizer* normalizer);
 
@@ -55,6 +58,7 @@ class AddedTokens {
   bool is_special(const std::string& content) const noexcept { return special_.contains(content); }
 
  private:
+  void place(int32_t id, AddedToken token);
   struct Matcher {
     ByteTrie trie;
     bool starts[256] = {};

@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 
+#include "text/tokenizer/byte_trie.h"
 #include "text/tokenizer/merge_table.h"
 #include "text/tokenizer/model.h"
 #include "text/tokenizer/normalizer.h"
@@ -23,6 +24,7 @@ constexpr std::string_view kMetaspace = "\xE2\x96\x81";
 class Bpe final : public Model {
  public:
   explicit Bpe(const Component& component);
+  explicit Bpe(BpeParts parts);
   Result<void> encode(std::string_view text, std::span<const Piece> pieces, Scratch& scratch,
                       std::vector<int32_t>& ids) const override;
   bool can_encode_bytes() const override { return bytes_ready_; }
@@ -32,18 +34,23 @@ class Bpe final : public Model {
 
  private:
   void load_merges(const Component& component);
+  void make_merges(const std::vector<uint32_t>& ranks);
+  void find_fixed(const std::vector<int32_t>& fixed);
+  void note_metaspace(std::string_view left, std::string_view right);
   void prepare_bytes();
   void encode_byte_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
   Result<void> encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
   Result<void> encode_long(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
   Result<void> encode_uncached(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
   Result<void> start_symbols(std::string_view word, std::vector<int32_t>& symbols) const;
+  std::pair<size_t, int32_t> longest_fixed(std::string_view text) const;
   bool add_byte_tokens(std::string_view text, std::vector<int32_t>& symbols) const;
   void merge(std::vector<int32_t>& symbols, Scratch& scratch) const;
   void merge_by_scan(std::vector<int32_t>& symbols) const;
   void merge_by_heap(std::vector<int32_t>& symbols, Scratch& scratch) const;
 
   MergeTable merges_;
+  std::optional<ByteTrie> fixed_;
   std::string prefix_;
   std::string suffix_;
   std::string unk_token_;
@@ -73,6 +80,64 @@ Bpe::Bpe(const Component& component) {
     fallback_ids_[byte] = vocab_.find(byte_token(static_cast<unsigned char>(byte)));
   load_merges(component);
   prepare_bytes();
+}
+
+Bpe::Bpe(BpeParts parts)
+    : unk_id_(parts.unk_id), fuse_unk_(true), byte_fallback_(parts.byte_fallback), ignore_merges_(parts.ignore_merges) {
+  vocab_ = std::move(parts.vocab);
+  if (unk_id_) unk_token_ = vocab_.token(*unk_id_);
+  for (size_t byte = 0; byte < 256; ++byte)
+    fallback_ids_[byte] = vocab_.find(byte_token(static_cast<unsigned char>(byte)));
+  make_merges(parts.ranks);
+  find_fixed(parts.fixed);
+  prepare_bytes();
+}
+
+void Bpe::find_fixed(const std::vector<int32_t>& fixed) {
+  if (fixed.empty()) return;
+  std::vector<std::pair<std::string_view, int32_t>> keys;
+  for (const int32_t id : fixed) {
+    const std::string_view text = vocab_.token(id);
+    keys.emplace_back(text, id);
+    const size_t mark = text.rfind(kMetaspace);  // a run of ▁ that ends the token or stands inside it
+    if (mark != std::string_view::npos && text.substr(0, mark).find_first_not_of(kMetaspace) != std::string_view::npos)
+      cuts_at_metaspace_ = false;
+  }
+  fixed_.emplace();
+  fixed_->build(std::move(keys));
+}
+
+// Every way to cut a token into two that are tokens.
+void Bpe::make_merges(const std::vector<uint32_t>& ranks) {
+  const auto rank_of = [&](int32_t id) {
+    return id >= 0 && static_cast<size_t>(id) < ranks.size() ? ranks[static_cast<size_t>(id)] : BpeParts::kNoMerge;
+  };
+  struct Pair {
+    int32_t left, right;
+    MergeTable::Merge merge;
+  };
+  std::vector<Pair> pairs;
+  cuts_at_metaspace_ = vocab_.find(kMetaspace) != Vocab::kNone;
+  for (int32_t id = 0; id < vocab_.end_id(); ++id) {
+    const std::string_view text = vocab_.token(id);
+    if (rank_of(id) == BpeParts::kNoMerge) continue;
+    for (size_t at = 0; at < text.size();) {
+      at += utf8_char_bytes(text[at]);
+      if (at >= text.size()) break;
+      const int32_t left = vocab_.find(text.substr(0, at)), right = vocab_.find(text.substr(at));
+      if (rank_of(left) == BpeParts::kNoMerge || rank_of(right) == BpeParts::kNoMerge) continue;
+      pairs.push_back({left, right, {rank_of(id), id}});
+      note_metaspace(text.substr(0, at), text.substr(at));
+    }
+  }
+  merges_.reserve(pairs.size());
+  for (const Pair& pair : pairs) merges_.add(pair.left, pair.right, pair.merge);
+}
+
+// Whether any merge joins something to a following run of ▁.
+void Bpe::note_metaspace(std::string_view left, std::string_view right) {
+  if (right.starts_with(kMetaspace) && !left.ends_with(kMetaspace)) cuts_at_metaspace_ = false;
+  if (left.empty() || right.empty()) cuts_at_metaspace_ = false;
 }
 
 void Bpe::load_merges(const Component& component) {
@@ -115,9 +180,7 @@ void Bpe::load_merges(const Component& component) {
     joined.assign(left);
     joined += right.substr(prefix_.size());
     merges_.add(left_id, right_id, {rank++, id_of(joined)});
-    const bool starts_metaspace = right.starts_with(kMetaspace);
-    if (starts_metaspace && !(left.ends_with(kMetaspace))) cuts_at_metaspace_ = false;
-    if (left.empty() || right.empty()) cuts_at_metaspace_ = false;
+    note_metaspace(left, right);
   }
 }
 
@@ -196,10 +259,23 @@ bool Bpe::add_byte_tokens(std::string_view text, std::vector<int32_t>& symbols) 
   return true;
 }
 
+std::pair<size_t, int32_t> Bpe::longest_fixed(std::string_view text) const {
+  std::pair<size_t, int32_t> longest{0, Vocab::kNone};
+  if (fixed_) fixed_->prefixes(text, [&](size_t length, int32_t id) { longest = {length, id}; });
+  return longest;
+}
+
 Result<void> Bpe::start_symbols(std::string_view word, std::vector<int32_t>& symbols) const {
   std::string decorated;
   bool unknown = false;  // an unknown symbol that waits for its neighbours
   for (size_t at = 0; at < word.size();) {
+    if (const auto [length, fixed_id] = longest_fixed(word.substr(at)); length > 0) {
+      if (unknown) symbols.push_back(*unk_id_);
+      unknown = false;
+      symbols.push_back(fixed_id);
+      at += length;
+      continue;
+    }
     std::string_view character = word.substr(at, utf8_char_bytes(word[at]));
     const bool first = at == 0;
     at += character.size();
@@ -352,6 +428,8 @@ void Bpe::merge_by_heap(std::vector<int32_t>& symbols, Scratch& scratch) const {
 }
 
 }  // namespace
+
+std::unique_ptr<Model> make_bpe(BpeParts parts) { return std::make_unique<Bpe>(std::move(parts)); }
 
 std::unique_ptr<Model> load_bpe(const Component& component) { return std::make_unique<Bpe>(component); }
 

@@ -3,38 +3,13 @@
 
 #include <cstring>
 
+#include "text/tokenizer/base64.h"
 #include "text/tokenizer/unicode.h"
 
 namespace coluber {
 namespace {
 
 constexpr size_t kLongestCluster = 6;  // grapheme clusters of so many bytes are looked up character by character
-
-int base64_value(char c) noexcept {
-  if (c >= 'A' && c <= 'Z') return c - 'A';
-  if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-  if (c >= '0' && c <= '9') return c - '0' + 52;
-  return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-Result<std::string> decode_base64(std::string_view text) {
-  while (!text.empty() && text.back() == '=') text.remove_suffix(1);
-  std::string bytes;
-  bytes.reserve(text.size() * 3 / 4);
-  uint32_t buffer = 0;
-  int bits = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const int value = base64_value(text[i]);
-    if (value < 0) return fail(ErrorCode::kInvalidData, "character {} is not base64", i);
-    buffer = (buffer << 6 | static_cast<uint32_t>(value)) & 0xFFFFFF;
-    bits += 6;
-    if (bits >= 8) {
-      bits -= 8;
-      bytes.push_back(static_cast<char>(buffer >> bits & 0xFF));
-    }
-  }
-  return bytes;
-}
 
 // The fields of a unit of the double array.
 bool has_leaf(uint32_t unit) noexcept { return (unit >> 8 & 1) != 0; }
@@ -47,17 +22,21 @@ uint32_t offset_of(uint32_t unit) noexcept { return (unit >> 10) << ((unit & 0x2
 Result<Charsmap> Charsmap::from_base64(std::string_view base64) {
   auto bytes = decode_base64(base64);
   if (!bytes) return tl::unexpected(bytes.error());
+  return from_bytes(*bytes);
+}
+
+Result<Charsmap> Charsmap::from_bytes(std::string_view bytes) {
   uint32_t trie_bytes = 0;
-  if (bytes->size() < sizeof trie_bytes) return fail(ErrorCode::kInvalidData, "{} bytes are too few", bytes->size());
-  std::memcpy(&trie_bytes, bytes->data(), sizeof trie_bytes);
-  if (trie_bytes % 4 != 0 || trie_bytes == 0 || trie_bytes > bytes->size() - sizeof trie_bytes) {
+  if (bytes.size() < sizeof trie_bytes) return fail(ErrorCode::kInvalidData, "{} bytes are too few", bytes.size());
+  std::memcpy(&trie_bytes, bytes.data(), sizeof trie_bytes);
+  if (trie_bytes % 4 != 0 || trie_bytes == 0 || trie_bytes > bytes.size() - sizeof trie_bytes) {
     return fail(ErrorCode::kInvalidData, "it declares a table of {} bytes and has {}", trie_bytes,
-                bytes->size() - sizeof trie_bytes);
+                bytes.size() - sizeof trie_bytes);
   }
   Charsmap map;
   map.units_.resize(trie_bytes / 4);
-  std::memcpy(map.units_.data(), bytes->data() + sizeof trie_bytes, trie_bytes);
-  map.texts_ = bytes->substr(sizeof trie_bytes + trie_bytes);
+  std::memcpy(map.units_.data(), bytes.data() + sizeof trie_bytes, trie_bytes);
+  map.texts_ = bytes.substr(sizeof trie_bytes + trie_bytes);
   if (valid_utf8_prefix(map.texts_) != map.texts_.size())
     return fail(ErrorCode::kInvalidData, "its texts are not UTF-8");
   return map;
@@ -76,14 +55,39 @@ std::optional<std::string_view> Charsmap::transform(std::string_view chunk) cons
     if (!has_leaf(unit)) continue;
     if (node >= units_.size()) return std::nullopt;
     // The shortest key that is a prefix of the chunk decides, as in the reference.
-    const size_t start = value_of(units_[node]);
-    if (start > texts_.size() ||
-        (start < texts_.size() && (static_cast<unsigned char>(texts_[start]) & 0xC0) == 0x80)) {
-      return std::nullopt;
-    }
-    return std::string_view(texts_).substr(start, std::min(texts_.find('\0', start), texts_.size()) - start);
+    return text_at(value_of(units_[node]));
   }
   return std::nullopt;
+}
+
+std::optional<std::string_view> Charsmap::text_at(size_t start) const noexcept {
+  if (start > texts_.size() || (start < texts_.size() && (static_cast<unsigned char>(texts_[start]) & 0xC0) == 0x80)) {
+    return std::nullopt;
+  }
+  return std::string_view(texts_).substr(start, std::min(texts_.find('\0', start), texts_.size()) - start);
+}
+
+std::string_view Charsmap::replace_start(std::string_view text, size_t* consumed) const noexcept {
+  *consumed = std::min<size_t>(utf8_char_bytes(text[0]), text.size());
+  std::string_view replacement = text.substr(0, *consumed);
+  size_t node = offset_of(units_[0]);
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    node ^= byte;
+    if (byte == 0 || node >= units_.size()) break;
+    const uint32_t unit = units_[node];
+    if (label_of(unit) != byte) break;
+    node ^= offset_of(unit);
+    if (!has_leaf(unit)) continue;
+    if (node >= units_.size()) break;
+    // A key that ends inside a character would leave half of it behind.
+    if (i + 1 < text.size() && (static_cast<unsigned char>(text[i + 1]) & 0xC0) == 0x80) continue;
+    if (const auto found = text_at(value_of(units_[node]))) {
+      replacement = *found;
+      *consumed = i + 1;
+    }
+  }
+  return replacement;
 }
 
 std::string Charsmap::apply(std::string_view text) const {

@@ -59,24 +59,30 @@ TEST(TokenizerComponents, AgreeWithTheReference) {
   }
 }
 
-// Folders with a tokenizer.json and a cases.json; an empty list where there are none.
-std::vector<std::string> golden_folders() {
-  std::vector<std::string> folders;
+// The files of tokenizers with a cases.json beside them; an empty list where there are none.
+std::vector<std::string> golden_files() {
+  std::vector<std::string> files;
   for (const char* place : {"tests/data/tokenizers", "../shared/golden/tokenizers"}) {
     std::error_code ignored;
     for (const auto& entry : std::filesystem::directory_iterator(source_path(place), ignored)) {
       const std::string path = entry.path().string();
-      if (file_exists(path + "/tokenizer.json") && file_exists(path + "/cases.json")) folders.push_back(path);
+      if (!file_exists(path + "/cases.json")) continue;
+      const size_t before = files.size();
+      for (const char* name : {"tokenizer.json", "tokenizer.model", "tiktoken.model", "rwkv_vocab_v20230424.txt"}) {
+        if (file_exists(path + "/" + name)) files.push_back(path + "/" + name);
+      }
+      EXPECT_GT(files.size(), before) << path << " has cases and no tokenizer";
     }
   }
-  return folders;
+  return files;
 }
 
 TEST(TokenizerGolden, CasesAgree) {
-  const std::vector<std::string> folders = golden_folders();
-  if (folders.empty()) GTEST_SKIP() << "neither tests/data/tokenizers nor ../shared/golden/tokenizers is there";
-  for (const std::string& folder : folders) {
-    const auto tokenizer = Tokenizer::load(folder);
+  const std::vector<std::string> files = golden_files();
+  if (files.empty()) GTEST_SKIP() << "neither tests/data/tokenizers nor ../shared/golden/tokenizers is there";
+  for (const std::string& file : files) {
+    const auto tokenizer = Tokenizer::load(file);
+    const std::string folder = file.substr(0, file.find_last_of('/'));
     check_cases(*tokenizer, read_json_file(folder + "/cases.json").at("cases"), folder);
   }
 }

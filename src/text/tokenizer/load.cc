@@ -29,11 +29,35 @@ AddedToken read_added(const Component& entry) {
   return token;
 }
 
+Json read_config(std::string_view text, const std::string& source) {
+  return value_or_throw(parse_json(text, source + ": tokenizer_config.json", {.allow_python_constants = true}));
+}
+
 // "<s>", or {"content": "<s>", ...} as older files have it.
 std::string read_token_name(const Component& config, std::string_view key) {
   if (!config.has(key)) return {};
   const Json& value = *config.json().find(key);
   return value.is_object() ? config.child(key).text("content") : config.text(key);
+}
+
+// {"2": {"content": "</s>", ...}, ...}, by id.
+std::map<int64_t, AddedToken> read_added_decoder(const Component& config) {
+  std::map<int64_t, AddedToken> by_id;
+  if (!config.has("added_tokens_decoder")) return by_id;
+  const Component decoder = config.child("added_tokens_decoder");
+  for (const auto& [id, value] : decoder.json().as_object()) {
+    int64_t number = 0;
+    const bool is_number = !id.empty() && id.size() < 10 &&
+                           std::all_of(
+                               id.begin(), id.end(),
+                               [&](char c) {
+                                 number = number * 10 + (c - '0');
+                                 return c >= '0' && c <= '9';
+                               });
+    if (!is_number) decoder.refuse("\"" + id + "\" is no token id");
+    by_id[number] = read_added(Component(value, decoder.place() + "." + id));
+  }
+  return by_id;
 }
 
 }  // namespace
@@ -56,28 +80,19 @@ void Tokenizer::Impl::load_added(const Component& root) {
   }
 }
 
+void Tokenizer::Impl::load_names(const Component& config) {
+  const auto read = [&](std::string_view key, std::string& name) {
+    if (std::string found = read_token_name(config, key); !found.empty()) name = std::move(found);
+  };
+  read("bos_token", bos_token);
+  read("eos_token", eos_token);
+  read("unk_token", unk_token);
+  read("pad_token", pad_token);
+}
+
 void Tokenizer::Impl::load_config(const Component& config) {
-  bos_token = read_token_name(config, "bos_token");
-  eos_token = read_token_name(config, "eos_token");
-  unk_token = read_token_name(config, "unk_token");
-  pad_token = read_token_name(config, "pad_token");
-  if (config.has("added_tokens_decoder")) {
-    const Component decoder = config.child("added_tokens_decoder");
-    std::map<int64_t, AddedToken> by_id;
-    for (const auto& [id, value] : decoder.json().as_object()) {
-      int64_t number = 0;
-      const bool is_number = !id.empty() && id.size() < 10 &&
-                             std::all_of(
-                                 id.begin(), id.end(),
-                                 [&](char c) {
-                                   number = number * 10 + (c - '0');
-                                   return c >= '0' && c <= '9';
-                                 });
-      if (!is_number) decoder.refuse("\"" + id + "\" is no token id");
-      by_id[number] = read_added(Component(value, decoder.place() + "." + id));
-    }
-    for (auto& [id, token] : by_id) added.add(std::move(token), model->vocab());
-  }
+  load_names(config);
+  for (auto& [id, token] : read_added_decoder(config)) added.add(std::move(token), model->vocab());
   for (const std::string* name : {&bos_token, &eos_token, &unk_token, &pad_token}) {
     if (name->empty() || added.id_of(*name) != Vocab::kNone) continue;
     AddedToken token;
@@ -86,13 +101,40 @@ void Tokenizer::Impl::load_config(const Component& config) {
     token.normalized = false;
     added.add(std::move(token), model->vocab());
   }
-  apply_bos_eos(config);
+  apply_bos_eos(config, false);
   // In a byte-pair vocabulary spaces before punctuation are text, and Hugging Face leaves them alone too.
   if (config.boolean("clean_up_tokenization_spaces", false) && model->kind() != "BPE") decoder.add_cleanup();
 }
 
-void Tokenizer::Impl::apply_bos_eos(const Component& config) {
-  if (!config.has("add_bos_token") && !config.has("add_eos_token")) return;
+// The tokens of a format that says their ids itself. What tokenizer_config.json says of one counts first.
+void Tokenizer::Impl::load_foreign_added(std::vector<std::pair<int32_t, AddedToken>> tokens, const Json* config) {
+  if (config != nullptr) {
+    const Component place(*config, source + ": tokenizer_config.json");
+    for (auto& [id, token] : read_added_decoder(place)) {
+      token.normalized = false;  // the formats' normalizers are for texts
+      const std::string content = token.content;
+      if (!added.add_at(static_cast<int32_t>(id), std::move(token), model->vocab()))
+        log_warn("{}: added_tokens_decoder gives \"{}\" the id {}, which is another token's; it is left out",
+                 place.place(), content, id);
+    }
+  }
+  for (auto& [id, token] : tokens) {
+    if (added.id_of(token.content) == Vocab::kNone) added.add_at(id, std::move(token), model->vocab());
+  }
+  for (const std::string* name : {&bos_token, &eos_token, &unk_token, &pad_token}) {
+    const int32_t id = added.id_of(*name) == Vocab::kNone ? model->vocab().find(*name) : Vocab::kNone;
+    if (name->empty() || id == Vocab::kNone || id == hidden_special) continue;
+    AddedToken token;
+    token.content = *name;
+    token.special = true;
+    token.normalized = false;
+    added.add_at(id, std::move(token), model->vocab());
+  }
+}
+
+// `by_default`: also where the file does not say what is to be added.
+void Tokenizer::Impl::apply_bos_eos(const Component& config, bool by_default) {
+  if (!by_default && !config.has("add_bos_token") && !config.has("add_eos_token")) return;
   std::string_view name;
   if (config.has("tokenizer_class")) name = config.text("tokenizer_class");
   if (name.ends_with("Fast")) name.remove_suffix(4);
@@ -123,6 +165,10 @@ void Tokenizer::Impl::index_tokens() {
     const std::string& text = added.decoded_text(id);
     tokens[static_cast<size_t>(id)] = {text, true, added.is_special(token.content), added.is_special(text)};
   }
+  if (hidden_special >= 0) {
+    TokenInfo& token = tokens[static_cast<size_t>(hidden_special)];
+    token.special = token.skipped = true;
+  }
   vocab_size = std::count_if(tokens.begin(), tokens.end(), [](const TokenInfo& token) { return token.known; });
 }
 
@@ -133,39 +179,87 @@ void Tokenizer::Impl::load(const Json& tokenizer, const Json* config) {
   }
   model = load_model(root.child("model"));
   if (root.has("normalizer")) normalizer = load_normalizer(root.child("normalizer"));
+  load_components(root);
+  load_added(root);
+  if (config != nullptr) load_config(Component(*config, source + ": tokenizer_config.json"));
+  byte_level = pre_tokenizer != nullptr && pre_tokenizer->ends_in_byte_letters();
+  finish();
+}
+
+void Tokenizer::Impl::load(ForeignTokenizer parts, const Json* config) {
+  model = std::move(parts.model);
+  normalizer = std::move(parts.normalizer);
+  bos_token = std::move(parts.bos_token);
+  eos_token = std::move(parts.eos_token);
+  unk_token = std::move(parts.unk_token);
+  hidden_special = parts.hidden_special;
+  byte_level = parts.byte_level;
+  load_components(Component(parts.components, source));
+  if (config != nullptr) load_names(Component(*config, source + ": tokenizer_config.json"));
+  load_foreign_added(std::move(parts.added), config);
+  if (config != nullptr) apply_bos_eos(Component(*config, source + ": tokenizer_config.json"), true);
+  finish();
+}
+
+void Tokenizer::Impl::load_components(const Component& root) {
   if (root.has("pre_tokenizer")) pre_tokenizer = load_pre_tokenizer(root.child("pre_tokenizer"));
   if (root.has("post_processor")) post_processor.load(root.child("post_processor"));
   if (root.has("decoder")) decoder.load(root.child("decoder"));
-  load_added(root);
-  if (config != nullptr) load_config(Component(*config, source + ": tokenizer_config.json"));
+}
+
+void Tokenizer::Impl::finish() {
   added.finish(normalizer.get());
-  byte_level = pre_tokenizer != nullptr && pre_tokenizer->ends_in_byte_letters();
   if (pre_tokenizer != nullptr && model->can_encode_bytes()) byte_scanner = pre_tokenizer->byte_level_scanner();
   index_tokens();
 }
 
+namespace {
+
+constexpr std::string_view kWorldBegin = "rwkv_vocab_v";
+
+// Files that are no tokenizer.json, by their names and, where two kinds share one, by what they hold.
+ForeignTokenizer read_foreign(std::string_view bytes, const Json* config, const std::string& source) {
+  const std::string name = source.substr(source.find_last_of('/') + 1);
+  if (name.starts_with(kWorldBegin)) return read_world_vocabulary(bytes, source);
+  if (looks_like_tiktoken(bytes)) return read_tiktoken(bytes, config, source);
+  return read_sentencepiece(bytes, config, source);
+}
+
+bool is_foreign(const std::string& path) { return path.ends_with(".model") || path.ends_with(".txt"); }
+
+}  // namespace
+
 std::unique_ptr<Tokenizer> Tokenizer::load(const std::string& path) {
-  const bool is_file = path.ends_with(".json");
+  const bool is_file = path.ends_with(".json") || is_foreign(path);
   const std::string folder = is_file ? path.substr(0, path.find_last_of('/') + 1) : path + "/";
   const std::string file = is_file ? path : folder + "tokenizer.json";
   if (!file_exists(file)) {
-    throw make_error(ErrorCode::kNotFound,
-                     "{} is not there; a tokenizer is read from a tokenizer.json or from the folder that holds one",
-                     file);
+    throw make_error(
+        ErrorCode::kNotFound,
+        "{} is not there; a tokenizer is read from a tokenizer.json or from the folder that holds one, from "
+        "a rwkv_vocab_v*.txt, a tokenizer.model or a tiktoken.model",
+        file);
   }
   const std::string config_file = folder + "tokenizer_config.json";
   const std::string config = file_exists(config_file) ? read_text_file(config_file, kMaxFileBytes) : std::string();
-  return from_json(read_text_file(file, kMaxFileBytes), config, file);
+  const std::string text = read_text_file(file, kMaxFileBytes);
+  return is_foreign(file) ? from_file_bytes(text, config, file) : from_json(text, config, file);
+}
+
+std::unique_ptr<Tokenizer> Tokenizer::from_file_bytes(std::string_view bytes, std::string_view config_json,
+                                                      const std::string& source) {
+  const Json config = config_json.empty() ? Json() : read_config(config_json, source);
+  const Json* read = config_json.empty() ? nullptr : &config;
+  auto impl = std::make_unique<Impl>();
+  impl->source = source;
+  impl->load(read_foreign(bytes, read, source), read);
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
 }
 
 std::unique_ptr<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json, std::string_view config_json,
                                                 const std::string& source) {
   const Json tokenizer = value_or_throw(parse_json(tokenizer_json, source));
-  Json config;
-  if (!config_json.empty()) {
-    config =
-        value_or_throw(parse_json(config_json, source + ": tokenizer_config.json", {.allow_python_constants = true}));
-  }
+  const Json config = config_json.empty() ? Json() : read_config(config_json, source);
   auto impl = std::make_unique<Impl>();
   impl->source = source;
   impl->load(tokenizer, config_json.empty() ? nullptr : &config);

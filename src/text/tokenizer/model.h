@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,6 +56,35 @@ std::unique_ptr<Model> load_bpe(const Component& component);
 std::unique_ptr<Model> load_unigram(const Component& component);
 std::unique_ptr<Model> load_word_piece(const Component& component);
 std::unique_ptr<Model> load_word_level(const Component& component);
+
+// The same from parts in memory, for formats that are no tokenizer.json.
+struct BpeParts {
+  Vocab vocab;
+  // Of those tokens, by id, a pair of neighbours becomes one wherever its text is one, that of the lowest rank first.
+  // kNoMerge: the token is never joined nor made.
+  std::vector<uint32_t> ranks;
+  std::vector<int32_t> fixed;  // tokens that are found before anything is joined: at every place the longest
+  std::optional<int32_t> unk_id;
+  bool byte_fallback = false;
+  bool ignore_merges = false;  // a whole piece that is a token is taken as it is
+  static constexpr uint32_t kNoMerge = UINT32_MAX;
+};
+std::unique_ptr<Model> make_bpe(BpeParts parts);
+
+// Sums of scores are kept in single precision, as SentencePiece keeps them: ties fall as there.
+struct UnigramParts {
+  Vocab vocab;
+  std::vector<double> scores;    // by id
+  std::vector<bool> is_matched;  // by id: found in texts
+  double unknown_score = 0;      // of a character that no token has
+  std::optional<int32_t> unk_id;
+  bool byte_fallback = false;
+};
+std::unique_ptr<Model> make_unigram(UnigramParts parts);
+
+// The longest token that matches the bytes, from left to right; `bytes` are what the tokens stand for, by id (empty:
+// never found in a text). The vocabulary spells them in byte letters.
+std::unique_ptr<Model> make_longest_match(const std::vector<std::string>& bytes, Vocab vocab);
 
 // Reads {"token": id, ...} under "vocab"; refuses ids that are negative, too high or used twice.
 void load_vocab(const Component& component, Vocab& vocab);

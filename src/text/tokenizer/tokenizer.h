@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Text to token ids and back, as a published `tokenizer.json` says (with the facts of `tokenizer_config.json` beside
-// it): the same ids and the same text as Hugging Face's `tokenizers`. It renders no chat templates and knows nothing of
-// models. A Tokenizer is immutable after `load`; every method is const and may be called from any number of threads at
-// once (working memory comes from a pool inside). A DetokenizeStream belongs to one sequence and one thread, and must
-// not outlive its Tokenizer.
+// it): the same ids and the same text as Hugging Face's `tokenizers`. Or as the files of others say that come without
+// one: RWKV World's vocabulary, SentencePiece's tokenizer.model, tiktoken's ranks (Kimi). It renders no chat templates
+// and knows nothing of models. A Tokenizer is immutable after `load`; every method is const and may be called from any
+// number of threads at once (working memory comes from a pool inside). A DetokenizeStream belongs to one sequence and
+// one thread, and must not outlive its Tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +25,16 @@ class DecodeStream;
 
 class Tokenizer {
  public:
-  // `path` is a tokenizer.json or the folder that holds one. Throws Error: kNotFound, kInvalidData (damaged),
+  // `path` is a tokenizer.json or the folder that holds one, a rwkv_vocab_v*.txt, a tokenizer.model or a
+  // tiktoken.model. Throws Error: kNotFound, kInvalidData (damaged),
   // kUnsupported (a kind of component that is not known; the message names the place and the known ones).
   static std::unique_ptr<Tokenizer> load(const std::string& path);
   // From texts in memory; `source` names the first in messages. `config_json` may be empty.
   static std::unique_ptr<Tokenizer> from_json(std::string_view tokenizer_json, std::string_view config_json,
                                               const std::string& source);
+  // From the bytes of a file that is no tokenizer.json; the name at the end of `source` and the bytes tell its kind.
+  static std::unique_ptr<Tokenizer> from_file_bytes(std::string_view bytes, std::string_view config_json,
+                                                    const std::string& source);
   ~Tokenizer();
 
   // Bytes that are not UTF-8 are read as U+FFFD, as Python's errors="replace" does; `is_valid_utf8` tells beforehand.

@@ -11,6 +11,7 @@
 
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/decoder.h"
+#include "text/tokenizer/foreign_formats.h"
 #include "text/tokenizer/model.h"
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/post_processor.h"
@@ -47,6 +48,7 @@ struct Tokenizer::Impl {
   PostProcessor post_processor;
   DecodeChain decoder;
   std::optional<Scanner> byte_scanner;  // the pre-tokenizer is this and byte letters, and the model works on bytes
+  int32_t hidden_special = -1;          // a special token that no text spells
   bool byte_level = false;              // tokens are spelled in byte letters
   std::vector<TokenInfo> tokens;        // by id
   int64_t vocab_size = 0;
@@ -57,11 +59,16 @@ struct Tokenizer::Impl {
   mutable ScratchPool scratch;
 
   void load(const Json& tokenizer, const Json* config);
+  void load(ForeignTokenizer parts, const Json* config);
 
  private:
   void load_added(const Component& root);
+  void load_components(const Component& root);
+  void load_foreign_added(std::vector<std::pair<int32_t, AddedToken>> tokens, const Json* config);
   void load_config(const Component& config);
-  void apply_bos_eos(const Component& config);
+  void load_names(const Component& config);
+  void apply_bos_eos(const Component& config, bool by_default);
+  void finish();
   void index_tokens();
 };
 

@@ -18,11 +18,13 @@ constexpr size_t kMaxPieceBytes = size_t{1} << 30;
 class Unigram final : public Model {
  public:
   explicit Unigram(const Component& component);
+  explicit Unigram(UnigramParts parts);
   Result<void> encode(std::string_view text, std::span<const Piece> pieces, Scratch& scratch,
                       std::vector<int32_t>& ids) const override;
   std::string_view kind() const override { return "Unigram"; }
 
  private:
+  void find_byte_tokens();
   Result<void> encode_piece(std::string_view piece, Scratch& scratch, std::vector<int32_t>& ids) const;
   Result<bool> find_best_path(std::string_view piece, Scratch& scratch) const;
   void add_unknown(std::string_view text, std::vector<int32_t>& ids) const;
@@ -32,6 +34,7 @@ class Unigram final : public Model {
   std::optional<int32_t> unk_id_;
   double unknown_score_ = 0;
   bool byte_fallback_ = false;
+  bool keeps_floats_ = false;  // sums of scores are rounded to single precision
   int32_t fallback_ids_[256];
 };
 
@@ -64,6 +67,24 @@ Unigram::Unigram(const Component& component) {
     unk_id_ = static_cast<int32_t>(component.integer("unk_id", 0, static_cast<int64_t>(entries.size()) - 1));
   }
   byte_fallback_ = component.boolean("byte_fallback", false);
+  find_byte_tokens();
+}
+
+Unigram::Unigram(UnigramParts parts)
+    : scores_(std::move(parts.scores)), unk_id_(parts.unk_id), byte_fallback_(parts.byte_fallback) {
+  vocab_ = std::move(parts.vocab);
+  std::vector<std::pair<std::string_view, int32_t>> keys;
+  for (int32_t id = 0; id < vocab_.end_id(); ++id) {
+    if (!parts.is_matched[static_cast<size_t>(id)] || vocab_.token(id).empty()) continue;
+    keys.emplace_back(vocab_.token(id), id);
+  }
+  trie_.build(std::move(keys));
+  unknown_score_ = parts.unknown_score;
+  keeps_floats_ = true;
+  find_byte_tokens();
+}
+
+void Unigram::find_byte_tokens() {
   for (int byte = 0; byte < 256; ++byte) {
     fallback_ids_[byte] = vocab_.find(byte_token(static_cast<unsigned char>(byte)));
   }
@@ -103,7 +124,7 @@ Result<bool> Unigram::find_best_path(std::string_view piece, Scratch& scratch) c
     const double here = best[at];
     bool single = false;
     const auto offer = [&](size_t end, double score, int32_t id) {
-      const double sum = score + here;
+      const double sum = keeps_floats_ ? static_cast<double>(static_cast<float>(score + here)) : score + here;
       if (starts[end] >= 0 && !(sum > best[end])) return;
       best[end] = sum;
       starts[end] = static_cast<int32_t>(at);
@@ -169,6 +190,8 @@ void Unigram::add_unknown(std::string_view text, std::vector<int32_t>& ids) cons
 }
 
 }  // namespace
+
+std::unique_ptr<Model> make_unigram(UnigramParts parts) { return std::make_unique<Unigram>(std::move(parts)); }
 
 std::unique_ptr<Model> load_unigram(const Component& component) { return std::make_unique<Unigram>(component); }
 
