@@ -300,7 +300,7 @@ Json make_decoder(const Spec& spec) {
   spaces.set("pattern", Json(Json::Object{{"String", Json(kMetaspace)}}));
   spaces.set("content", Json(" "));
   Json stages{Json::Array{std::move(spaces), object("ByteFallback"), object("Fuse")}};
-  if (spec.add_dummy_prefix) {
+  if (spec.add_dummy_prefix || spec.remove_extra_whitespaces) {
     Json strip = object("Strip");
     strip.set("content", Json(" "));
     // Where a text keeps no spaces at its start, neither does what is decoded, even if special tokens before it go.
