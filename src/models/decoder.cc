@@ -82,7 +82,8 @@ void Decoder::forward(const ForwardBatch& batch) {
 
 Decoder::Norm Decoder::make_norm(const std::string& name) const {
   if (config_.layer_norm)
-    return LayerNorm(base_, name, config_.hidden_size, config_.norm_eps, /*bias=*/true, config_.norm_weight_offset);
+    return LayerNorm(base_, name, config_.hidden_size, config_.norm_eps, config_.layer_norm_bias,
+                     config_.norm_weight_offset);
   return RmsNorm(base_, name, config_.hidden_size, config_.norm_eps, config_.norm_weight_offset);
 }
 

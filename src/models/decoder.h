@@ -37,7 +37,8 @@ struct DecoderConfig {
   int64_t max_position_embeddings = 0;  // 0: no limit of its own
   double norm_eps = 0;
   float norm_weight_offset = 0;  // 1 where the final norm's weight is centred on zero
-  bool layer_norm = false;       // the norms here are layer norms with a bias, not RMS norms
+  bool layer_norm = false;       // the norms here are layer norms, not RMS norms
+  bool layer_norm_bias = true;
   std::string embed_norm;        // a norm behind the embedding: its name below `base`; empty: none
   // Names below `base` of what is added to the embedding and then multiplies it, both [D]; empty: neither.
   std::string input_bias, input_scale;
