@@ -69,6 +69,14 @@ class Reference(unittest.TestCase):
                 self.assertIn(f"`{name}`", self.sections["Environment"], source)
 
 
+class Models(unittest.TestCase):
+    def test_the_table_of_families_is_that_of_the_program(self):
+        page = (ROOT / "docs" / "models.md").read_text()
+        table = re.search(r"<!-- supported: begin -->\n(.*?)<!-- supported: end -->", page, re.S)[1]
+        self.assertEqual(table, program("models", "--supported", "--markdown"),
+                         "put the output of `coluber models --supported --markdown` between the markers of docs/models.md")
+
+
 class Readme(unittest.TestCase):
     def setUp(self):
         self.text = (ROOT / "README.md").read_text()

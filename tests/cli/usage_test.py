@@ -6,7 +6,7 @@ import unittest
 
 from harness import OK, PROGRAM, USAGE, CliTest, coluber, environment
 
-COMMANDS = ["run", "chat", "logits", "tokenize", "detokenize", "template", "inspect", "bench"]
+COMMANDS = ["run", "chat", "logits", "tokenize", "detokenize", "template", "inspect", "models", "bench"]
 
 
 class Usage(CliTest):

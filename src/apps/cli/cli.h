@@ -35,6 +35,7 @@ int tokenize_command(const std::vector<std::string>& args);
 int detokenize_command(const std::vector<std::string>& args);
 int template_command(const std::vector<std::string>& args);
 int inspect_command(const std::vector<std::string>& args);
+int models_command(const std::vector<std::string>& args);
 int bench_command(const std::vector<std::string>& args);
 
 // The folder or file to load: what the user named, or the built-in model where that is empty.

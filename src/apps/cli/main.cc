@@ -24,6 +24,7 @@ constexpr Command kCommands[] = {
     {"run", "generate text from a prompt, as it comes", run_command},
     {"chat", "a conversation, with line editing and history", chat_command},
     {"inspect", "what a model is and what memory it takes, before running it", inspect_command},
+    {"models", "the families of models that can be run", models_command},
     {"tokenize", "text to token ids", tokenize_command},
     {"detokenize", "token ids to text", detokenize_command},
     {"template", "render conversations with a model's chat template", template_command},
