@@ -200,7 +200,8 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   decoder.num_layers = static_cast<int64_t>(c.layer_kinds.size());
   decoder.max_position_embeddings = c.max_position_embeddings;
   decoder.norm_eps = c.layer_norm_epsilon;
-  decoder.tied = c.tie_word_embeddings;
+  // transformers never ties here: a stored head is the head whatever the config says.
+  decoder.tied = c.tie_word_embeddings && !context.weights.contains("lm_head.weight");
   decoder.base = context.weights.contains("model.embeddings.weight") ? "model" : "backbone";
   decoder.embed_tokens = "embeddings";
   decoder.norm = "norm_f";

@@ -9,6 +9,7 @@
 // Zamba2 has num_mem_blocks such blocks in turn, and each use of one adds low-rank adapters of its own.
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -245,17 +246,17 @@ struct Adapter {
 // One layer's use of a block: its own cache and adapters.
 class SharedBlockUse {
  public:
+  // `home`: scoped to the block's weights, this layer's or those of the layer that shares them.
   SharedBlockUse(std::shared_ptr<const SharedBlock> block, std::shared_ptr<const ZambaConfig> config,
-                 const BlockContext& context)
+                 const BlockContext& context, const WeightLoader& home)
       : config_(std::move(config)),
         block_(std::move(block)),
         attention_(config_->attention, context.layer.scoped(config_->block_name + ".self_attn")),
         linear_(context.layer, "linear", config_->hidden_size, config_->hidden_size, false) {
     const ZambaConfig& c = *config_;
-    const int64_t use = c.hybrid_index(context.index), home = c.layer_of_hybrid(use % c.num_mem_blocks);
-    const WeightLoader loader = context.base.scoped(fmt::format("layers.{}.{}", home, c.block_name));
+    const int64_t use = c.hybrid_index(context.index);
     const auto adapter = [&](const std::string& name, int64_t in, int64_t out) {
-      return std::make_unique<Adapter>(loader.scoped(fmt::format("{}_adapter_list.{}", name, use)), in, c.adapter_rank,
+      return std::make_unique<Adapter>(home.scoped(fmt::format("{}_adapter_list.{}", name, use)), in, c.adapter_rank,
                                        out);
     };
     if (c.attention_adapters) {
@@ -335,13 +336,12 @@ class SharedBlockUse {
 
 class ZambaBlock final : public DecoderBlock {
  public:
-  ZambaBlock(std::shared_ptr<const SharedBlock> shared, std::shared_ptr<const ZambaConfig> config,
+  ZambaBlock(std::unique_ptr<SharedBlockUse> use, std::shared_ptr<const ZambaConfig> config,
              const BlockContext& context)
       : hidden_size_(config->hidden_size),
-        input_layernorm_(mamba_loader(shared != nullptr, context), "input_layernorm", hidden_size_,
-                         config->rms_norm_eps) {
-    if (shared) use_ = std::make_unique<SharedBlockUse>(shared, config, context);
-    const WeightLoader loader = mamba_loader(shared != nullptr, context).scoped("mamba");
+        input_layernorm_(mamba_loader(use != nullptr, context), "input_layernorm", hidden_size_, config->rms_norm_eps) {
+    const WeightLoader loader = mamba_loader(use != nullptr, context).scoped("mamba");
+    use_ = std::move(use);
     if (config->mamba) mamba_ = std::make_unique<MambaMixer>(*config->mamba, loader);
     if (config->mamba2) mamba2_ = std::make_unique<MambaMixer2>(*config->mamba2, loader);
   }
@@ -379,6 +379,23 @@ class ZambaBlock final : public DecoderBlock {
   std::unique_ptr<MambaMixer2> mamba2_;
 };
 
+// A layer runs the weights that the checkpoint has for it, else those of the first layers with a block, in turn.
+std::unique_ptr<SharedBlockUse> use_block(const std::shared_ptr<const ZambaConfig>& config, const BlockContext& context,
+                                          std::map<int64_t, std::shared_ptr<const SharedBlock>>& blocks) {
+  const ZambaConfig& c = *config;
+  const int64_t use = c.hybrid_index(context.index);
+  const bool own = use < c.num_mem_blocks || context.layer.has(c.block_name + ".input_layernorm.weight");
+  const int64_t layer = own ? context.index : c.layer_of_hybrid(use % c.num_mem_blocks);
+  WeightLoader home = context.base.scoped(fmt::format("layers.{}.{}", layer, c.block_name));
+  std::shared_ptr<const SharedBlock>& block = blocks[layer];
+  if (block == nullptr) {
+    block = std::make_shared<SharedBlock>(home, c);
+  } else {
+    home.count_matmul(block->parameters(), dtype_bytes(block->dtype, block->parameters()));
+  }
+  return std::make_unique<SharedBlockUse>(block, config, context, home);
+}
+
 std::unique_ptr<Model> load(ModelLoadContext& context, const std::string& model_type, ZambaConfig read) {
   const auto config = std::make_shared<const ZambaConfig>(std::move(read));
   const ZambaConfig& c = *config;
@@ -393,19 +410,11 @@ std::unique_ptr<Model> load(ModelLoadContext& context, const std::string& model_
   decoder.tied = c.tie_word_embeddings;
   decoder.norm = "final_layernorm";
   decoder.keep_embedded = true;
-  std::vector<std::shared_ptr<const SharedBlock>> blocks;
-  return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) -> std::unique_ptr<DecoderBlock> {
-    if (!c.is_hybrid(block.index)) return std::make_unique<ZambaBlock>(nullptr, config, block);
-    WeightLoader loader = block.layer.scoped(c.block_name);
-    const int64_t use = c.hybrid_index(block.index);
-    if (use < c.num_mem_blocks) {
-      blocks.push_back(std::make_shared<SharedBlock>(loader, c));
-    } else {
-      loader.ignore("", "a copy of a shared block");
-      const SharedBlock& shared = *blocks[static_cast<size_t>(use % c.num_mem_blocks)];
-      loader.count_matmul(shared.parameters(), dtype_bytes(shared.dtype, shared.parameters()));
-    }
-    return std::make_unique<ZambaBlock>(blocks[static_cast<size_t>(use % c.num_mem_blocks)], config, block);
+  std::map<int64_t, std::shared_ptr<const SharedBlock>> blocks;  // by the layer that has the weights
+  return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) {
+    std::unique_ptr<SharedBlockUse> use;
+    if (c.is_hybrid(block.index)) use = use_block(config, block, blocks);
+    return std::make_unique<ZambaBlock>(std::move(use), config, block);
   });
 }
 
