@@ -2,6 +2,7 @@
 #include "golden_folder.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -72,13 +73,41 @@ std::vector<Folder> find_folders() {
 Tensors::Tensors(const std::string& folder)
     : file_(std::make_unique<SafetensorsFile>(folder + "/golden.safetensors")) {}
 
+// transformers keeps RWKV-4's states of all layers in five tensors, "state.all.<k>" [1, H, layers].
+struct Tensors::Stacked {
+  TensorView all;
+  int64_t layer;
+};
+
+std::optional<Tensors::Stacked> Tensors::find_stacked(const std::string& name) const {
+  static const std::array<std::string, 5> kWords = {"ffn_shift", "att_shift", "numerator", "denominator", "maximum"};
+  const size_t dot = name.find('.', 6);
+  if (!name.starts_with("state.") || dot == std::string::npos || file_->find("state.all.0") == nullptr)
+    return std::nullopt;
+  const auto word = std::find(kWords.begin(), kWords.end(), name.substr(dot + 1));
+  if (word == kWords.end()) return std::nullopt;
+  const TensorView all = file_->get("state.all." + std::to_string(word - kWords.begin()));
+  const int64_t layer = std::stoll(name.substr(6, dot - 6));
+  if (layer >= all.shape[2]) return std::nullopt;
+  return Stacked{all, layer};
+}
+
 bool Tensors::contains_prefix(const std::string& prefix) const {
   const std::vector<std::string> names = file_->names();
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.starts_with(prefix); });
+  return find_stacked(prefix + "att_shift") ||
+         std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.starts_with(prefix); });
 }
-bool Tensors::contains(const std::string& name) const { return file_->find(name) != nullptr; }
+
+bool Tensors::contains(const std::string& name) const { return file_->find(name) != nullptr || find_stacked(name); }
 
 std::vector<float> Tensors::floats(const std::string& name) const {
+  if (const std::optional<Stacked> stacked = find_stacked(name)) {
+    const int64_t layers = stacked->all.shape[2];
+    std::vector<float> values(static_cast<size_t>(stacked->all.shape[1]));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = stacked->all.as<float>()[static_cast<int64_t>(i) * layers + stacked->layer];
+    return values;
+  }
   const TensorView view = file_->get(name);
   COLUBER_CHECK(view.dtype == DType::kFloat32, "{} is not float32", name);
   return {view.as<float>(), view.as<float>() + view.shape.count()};
@@ -91,6 +120,7 @@ std::vector<int32_t> Tensors::ids(const std::string& name) const {
 }
 
 std::vector<int64_t> Tensors::shape(const std::string& name) const {
+  if (const std::optional<Stacked> stacked = find_stacked(name)) return {1, stacked->all.shape[1]};
   const TensorView view = file_->get(name);
   return {view.shape.begin(), view.shape.end()};
 }

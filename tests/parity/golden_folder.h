@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -43,6 +44,9 @@ class Tensors {
   std::vector<int64_t> shape(const std::string& name) const;
 
  private:
+  struct Stacked;
+  std::optional<Stacked> find_stacked(const std::string& name) const;
+
   std::unique_ptr<SafetensorsFile> file_;
 };
 
