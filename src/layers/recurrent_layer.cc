@@ -81,7 +81,7 @@ void convolve_rows(CausalConv1dArgs args, const BaseMambaAttentionMetadata& meta
   }
 }
 
-void check_bound(const MambaBase& layer, std::initializer_list<int64_t> state_elements) {
+void check_bound(const MambaBase& layer, std::span<const int64_t> state_elements) {
   COLUBER_CHECK(layer.kv_cache().size() == state_elements.size(),
                 "layer '{}' has no cache: bind_kv_cache was not called", layer.layer_name());
   for (size_t i = 0; i < state_elements.size(); ++i) {
@@ -89,14 +89,14 @@ void check_bound(const MambaBase& layer, std::initializer_list<int64_t> state_el
     int64_t elements = 1;
     for (int d = 1; d < state.shape.rank(); ++d) elements *= state.shape[d];
     COLUBER_CHECK(
-        elements == state_elements.begin()[i],
+        elements == state_elements[i],
         "layer '{}' runs whole on one rank without speculative slots: its state {} is {}, the kernels need {} "
         "elements a block",
-        layer.layer_name(), i, state.shape.to_string(), state_elements.begin()[i]);
+        layer.layer_name(), i, state.shape.to_string(), state_elements[i]);
   }
 }
 
-void check_step(const MambaBase& layer, std::initializer_list<int64_t> state_elements,
+void check_step(const MambaBase& layer, std::span<const int64_t> state_elements,
                 const BaseMambaAttentionMetadata& metadata, int64_t num_tokens) {
   check_bound(layer, state_elements);
   const auto rows_p = static_cast<size_t>(metadata.num_prefills), rows_d = static_cast<size_t>(metadata.num_decodes);

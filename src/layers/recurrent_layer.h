@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,8 +52,15 @@ void convolve_rows(CausalConv1dArgs args, const BaseMambaAttentionMetadata& meta
 // Throws Error(kInternal) where the layer has no cache, its states are not whole on this rank (`state_elements`: of
 // each state), or the step asks for what these layers do not do: several tokens a decode row, more tokens than the
 // batch has. Allocates nothing.
-void check_step(const MambaBase& layer, std::initializer_list<int64_t> state_elements,
+void check_step(const MambaBase& layer, std::span<const int64_t> state_elements,
                 const BaseMambaAttentionMetadata& metadata, int64_t num_tokens);
-void check_bound(const MambaBase& layer, std::initializer_list<int64_t> state_elements);
+void check_bound(const MambaBase& layer, std::span<const int64_t> state_elements);
+inline void check_step(const MambaBase& layer, std::initializer_list<int64_t> state_elements,
+                       const BaseMambaAttentionMetadata& metadata, int64_t num_tokens) {
+  check_step(layer, std::span(state_elements.begin(), state_elements.size()), metadata, num_tokens);
+}
+inline void check_bound(const MambaBase& layer, std::initializer_list<int64_t> state_elements) {
+  check_bound(layer, std::span(state_elements.begin(), state_elements.size()));
+}
 
 }  // namespace coluber
