@@ -52,8 +52,4 @@ class Mlp {
   Linear down_;
 };
 
-// Former names.
-using GatedMlp = Mlp;
-using GatedMlpConfig = MlpConfig;
-
 }  // namespace coluber

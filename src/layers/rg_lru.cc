@@ -3,24 +3,17 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 
-#include "attention/short_conv_attention.h"
 #include "base/error.h"
 #include "cache/state_shape.h"
-#include "coluber/backend.h"
 #include "kernels/rg_lru/rg_lru.h"
-#include "layers/recurrent_layer.h"
+#include "layers/recurrent_step.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
 namespace {
 
-// The step's metadata is what short convolutions have: rows, blocks, which rows begin.
-[[maybe_unused]] const bool kRegistered = [] {
-  register_custom_backend("rg_lru", std::make_unique<ShortConvAttentionBackend>());
-  return true;
-}();
+const RegisterRecurrentBackend kBackend("rg_lru");
 
 RgLruConfig checked(const RgLruConfig& config, const WeightLoader& loader) {
   SizeChecks checks;
@@ -103,7 +96,6 @@ std::vector<DType> RgLru::get_state_dtype() const {
 }
 
 void RgLru::convolve(const ForwardBatch& batch, const float* in, float* out) const {
-  const auto& metadata = batch.metadata<ShortConvAttentionMetadata>(*this);
   CausalConv1dArgs args;
   args.x = in;
   args.weight = conv_weight_.data();
@@ -111,39 +103,30 @@ void RgLru::convolve(const ForwardBatch& batch, const float* in, float* out) con
   args.y = out;
   args.x_stride = args.y_stride = args.channels = config_.lru_width;
   args.width = config_.conv_kernel;
-  convolve_rows(args, metadata, kv_cache()[0], *batch.thread_pool);
+  convolve_rows(args, batch.metadata<RecurrentAttentionMetadata>(*this), kv_cache()[0], *batch.thread_pool);
 }
 
-void RgLru::recur(const ForwardBatch& batch, const float* input_gate, const float* recurrent_gate, float* x) const {
-  const auto& metadata = batch.metadata<ShortConvAttentionMetadata>(*this);
-  RgLruArgs args;
-  args.x = args.y = x;
-  args.input_gate = input_gate;
-  args.recurrent_gate = recurrent_gate;
-  args.log_decay = log_decay_.data();
-  args.x_stride = args.y_stride = args.gate_stride = args.channels = config_.lru_width;
-  if (metadata.num_decodes > 0) {
-    args.state = decode_slots(metadata, kv_cache()[1]);
-    args.rows = metadata.num_decodes;
-    rg_lru_update()(args, *batch.thread_pool);
-  }
-  if (metadata.num_prefills > 0) {
-    const int64_t skipped = metadata.num_decodes * config_.lru_width;
-    args.x += skipped;
-    args.y += skipped;
-    args.input_gate += skipped;
-    args.recurrent_gate += skipped;
-    args.state = prefill_slots(metadata, kv_cache()[1]);
-    args.rows = metadata.num_prefills;
-    args.query_start_loc = metadata.query_start_loc_p.data();
-    rg_lru()(args, *batch.thread_pool);
-  }
+void RgLru::recur(const ForwardBatch& batch, const RecurrentStep& step, const float* input_gate,
+                  const float* recurrent_gate, float* x) const {
+  const int64_t width = config_.lru_width;
+  step.each([&](const RecurrentRows& rows) {
+    const int64_t skipped = rows.first_token * width;
+    RgLruArgs args;
+    args.x = args.y = x + skipped;
+    args.input_gate = input_gate + skipped;
+    args.recurrent_gate = recurrent_gate + skipped;
+    args.log_decay = log_decay_.data();
+    args.x_stride = args.y_stride = args.gate_stride = args.channels = width;
+    args.state = step.slots(rows, 1);
+    args.query_start_loc = rows.query_start_loc;
+    args.rows = rows.rows;
+    (rows.query_start_loc == nullptr ? rg_lru_update() : rg_lru())(args, *batch.thread_pool);
+  });
 }
 
 void RgLru::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
   const int64_t tokens = batch.num_tokens(), width = config_.lru_width, size = tokens * width;
-  const auto& metadata = batch.metadata<ShortConvAttentionMetadata>(*this);
-  check_step(*this, {(config_.conv_kernel - 1) * width, width}, metadata, tokens);
+  const RecurrentStep step(*this, batch, {(config_.conv_kernel - 1) * width, width});
   WorkspaceScope scope(*batch.workspace);
   float* branch = batch.workspace->take<float>(size);
   float* unit = batch.workspace->take<float>(size);
@@ -151,12 +134,10 @@ void RgLru::forward(const ForwardBatch& batch, const float* x, float* y, bool ac
   float* recurrent_gate = batch.workspace->take<float>(size);
   linear_x_.forward(batch, x, tokens, branch);
   convolve(batch, branch, unit);
-  // Tokens that pad the batch have no row: nothing else writes theirs.
-  const int64_t computed = metadata.num_decode_tokens + metadata.num_prefill_tokens;
-  std::fill(unit + computed * width, unit + size, 0.0f);
+  step.zero_padding(unit, width);
   run_gate(batch, input_gate_, unit, input_gate);
   run_gate(batch, recurrent_gate_, unit, recurrent_gate);
-  recur(batch, input_gate, recurrent_gate, unit);
+  recur(batch, step, input_gate, recurrent_gate, unit);
   linear_y_.forward(batch, x, tokens, branch);
   activate()(ActivateArgs{config_.activation, branch, width, unit, width, branch, width, tokens, width},
              *batch.thread_pool);

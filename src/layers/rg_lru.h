@@ -21,6 +21,8 @@
 
 namespace coluber {
 
+class RecurrentStep;
+
 struct RgLruConfig {
   int64_t hidden_size = 0;
   int64_t lru_width = 0;
@@ -46,7 +48,8 @@ class RgLru : public MambaBase {
 
  private:
   void convolve(const ForwardBatch& batch, const float* in, float* out) const;
-  void recur(const ForwardBatch& batch, const float* input_gate, const float* recurrent_gate, float* x) const;
+  void recur(const ForwardBatch& batch, const RecurrentStep& step, const float* input_gate, const float* recurrent_gate,
+             float* x) const;
 
   RgLruConfig config_;
   const EngineConfig& engine_config_;
