@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/block_type.h"
 #include "base/error.h"
 
 namespace coluber {
@@ -43,9 +44,18 @@ const DTypeRow& row(DType dtype) noexcept { return kRows[static_cast<size_t>(dty
 
 }  // namespace
 
-int dtype_bits(DType dtype) noexcept { return row(dtype).bits; }
+int dtype_bits(DType dtype) noexcept {
+  const BlockType* blocks = find_block_type(dtype);
+  return blocks == nullptr ? row(dtype).bits
+                           : static_cast<int>((8 * blocks->bytes + blocks->elements - 1) / blocks->elements);
+}
 
 int64_t dtype_size(DType dtype) {
+  if (const BlockType* blocks = find_block_type(dtype)) {
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "an element of type {} has no bytes of its own: they come in blocks of {}", blocks->name,
+                     blocks->elements);
+  }
   const DTypeRow& entry = row(dtype);
   if (entry.bits < 8) {
     throw make_error(ErrorCode::kInvalidArgument, "an element of type {} is narrower than a byte", entry.name);
@@ -54,6 +64,16 @@ int64_t dtype_size(DType dtype) {
 }
 
 int64_t dtype_bytes(DType dtype, int64_t count) {
+  if (const BlockType* blocks = find_block_type(dtype)) {
+    int64_t bytes = 0;
+    if (count < 0 || count % blocks->elements != 0 ||
+        __builtin_mul_overflow(count / blocks->elements, blocks->bytes, &bytes)) {
+      throw make_error(ErrorCode::kInvalidArgument,
+                       "the bytes of {} elements of type {} cannot be counted; expected a multiple of {}", count,
+                       blocks->name, blocks->elements);
+    }
+    return bytes;
+  }
   const int64_t bits = row(dtype).bits;
   int64_t total = 0;
   if (count < 0 || (bits >= 8 && __builtin_mul_overflow(count, bits / 8, &total))) {
@@ -63,7 +83,10 @@ int64_t dtype_bytes(DType dtype, int64_t count) {
   return bits >= 8 ? total : count / (8 / bits) + (count % (8 / bits) != 0 ? 1 : 0);
 }
 
-std::string_view dtype_name(DType dtype) noexcept { return row(dtype).name; }
+std::string_view dtype_name(DType dtype) noexcept {
+  const BlockType* blocks = find_block_type(dtype);
+  return blocks == nullptr ? row(dtype).name : blocks->name;
+}
 
 std::optional<DType> parse_dtype(std::string_view name) noexcept {
   if (name.substr(0, 6) == "torch.") name.remove_prefix(6);
@@ -87,10 +110,10 @@ std::optional<DType> parse_dtype(std::string_view name) noexcept {
   for (const Alias& alias : kAliases) {
     if (name == alias.name) return alias.dtype;
   }
-  return std::nullopt;
+  return parse_block_type(name);
 }
 
-bool is_floating(DType dtype) noexcept { return row(dtype).floating; }
+bool is_floating(DType dtype) noexcept { return find_block_type(dtype) != nullptr || row(dtype).floating; }
 
 namespace {
 
@@ -209,6 +232,11 @@ uint8_t float_to_float8_e8m0(float value) noexcept {
 
 void convert_to_float(const void* data, DType dtype, int64_t count, float* out) {
   const auto* bytes = static_cast<const std::byte*>(data);
+  if (const BlockType* blocks = find_block_type(dtype)) {
+    COLUBER_CHECK(count % blocks->elements == 0, "{} elements of type {} are no whole blocks of {}", count,
+                  blocks->name, blocks->elements);
+    return blocks->to_float(bytes, count / blocks->elements, out);
+  }
   switch (dtype) {
     case DType::kFloat64:
       return cast_each<double>(bytes, count, out);
