@@ -52,9 +52,9 @@ void read_sizes(ConfigFields& fields, BailingConfig& c) {
       .required("hidden_size", &c.hidden_size, hidden_bound())
       .required("intermediate_size", &c.intermediate_size, width_bound())
       .required("num_hidden_layers", &c.num_hidden_layers, layers_bound())
+      .required("layer_group_size", &c.layer_group_size, positive())
       .optional("max_position_embeddings", &c.max_position_embeddings, 32768, positive())
-      .optional("layer_group_size", &c.layer_group_size, 1, positive())
-      .optional("first_k_dense_replace", &c.first_k_dense_replace, 0, at_least(0))
+      .optional("first_k_dense_replace", &c.first_k_dense_replace, 1, at_least(0))
       .optional("num_nextn_predict_layers", &c.num_nextn_predict_layers, 0, between(0, 64))
       .optional("rms_norm_eps", &c.rms_norm_eps, 1e-6, positive_finite())
       .optional("tie_word_embeddings", &c.tie_word_embeddings, false)
@@ -77,7 +77,7 @@ HeadFields read_heads(ConfigFields& fields, int64_t hidden_size) {
       .optional("head_dim", &heads.head_dim, std::max<int64_t>(hidden_size / heads.num_heads, 1), head_dim_bound())
       .optional("use_qkv_bias", &heads.qkv_bias, false)
       .optional("use_bias", &heads.out_bias, false)
-      .optional("use_qk_norm", &heads.qk_norm, false)
+      .optional("use_qk_norm", &heads.qk_norm, true)
       .check([&] { return heads.num_heads % heads.num_kv_heads == 0; },
              "num_key_value_heads must divide num_attention_heads")
       .check([&] { return heads.num_heads * heads.head_dim <= kMostWidth; },
@@ -90,9 +90,13 @@ HeadFields read_heads(ConfigFields& fields, int64_t hidden_size) {
 void read_linear(ConfigFields& fields, const HeadFields& heads, const RopeConfig& rope, BailingConfig& c) {
   LinearAttentionConfig& linear = c.linear;
   bool linear_rope = true;
-  fields.optional("group_norm_size", &linear.norm_groups, 1, positive())
+  int64_t kv_heads = 0;
+  fields.required("group_norm_size", &linear.norm_groups, positive())
       .optional("linear_silu", &linear.silu, false)
       .optional("linear_rope", &linear_rope, true)
+      .optional("num_kv_heads_for_linear_attn", &kv_heads, heads.num_heads, at_least(0))
+      .check([&] { return kv_heads == 0 || kv_heads == heads.num_heads; },
+             "num_kv_heads_for_linear_attn must be 0 or num_attention_heads")
       .check([&] { return heads.num_heads * heads.head_dim % linear.norm_groups == 0; },
              "group_norm_size must divide num_attention_heads * head_dim");
   linear.hidden_size = c.hidden_size;
@@ -170,8 +174,8 @@ void read_experts(ConfigFields& fields, bool grouped, BailingConfig& c) {
       .required("moe_intermediate_size", &moe.intermediate_size, width_bound());
   fields.optional("moe_shared_expert_intermediate_size", &shared_size, moe.intermediate_size, width_bound())
       .optional("num_shared_experts", &num_shared, 0, between(0, 1 << 10))
-      .optional("n_group", &moe.num_groups, 1, experts_bound())
-      .optional("topk_group", &moe.topk_groups, 1, experts_bound())
+      .optional("n_group", &moe.num_groups, grouped ? 8 : 1, experts_bound())
+      .optional("topk_group", &moe.topk_groups, grouped ? 4 : 1, experts_bound())
       .optional("norm_topk_prob", &moe.renormalize, true)
       .optional("routed_scaling_factor", &moe.scale, 1.0, positive_finite())
       .optional("moe_router_enable_expert_bias", &bias, grouped)
@@ -225,7 +229,7 @@ BailingConfig read_config(const std::string& text, const std::string& path, bool
   if (hybrid) check_class(json, fields);
   read_sizes(fields, c);
   const HeadFields heads = read_heads(fields, c.hidden_size);
-  const RopeConfig rope = read_rope_parameters(fields, 10000.0, heads.head_dim);
+  const RopeConfig rope = read_rope_parameters(fields, 600000.0, heads.head_dim, 0.5);
   read_linear(fields, heads, rope, c);
   if (hybrid)
     read_latent(fields, heads, rope, c);
