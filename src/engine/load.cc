@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/block_type.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -82,8 +83,8 @@ int64_t total_bytes(const WeightSource& weights) {
   int64_t bytes = 0;
   for (const std::string& name : weights.names()) {
     const TensorView tensor = weights.peek(name);
-    const bool kept =
-        tensor.dtype == DType::kFloat32 || tensor.dtype == DType::kBFloat16 || tensor.dtype == DType::kFloat16;
+    const bool kept = tensor.dtype == DType::kFloat32 || tensor.dtype == DType::kBFloat16 ||
+                      tensor.dtype == DType::kFloat16 || find_block_type(tensor.dtype) != nullptr;
     const int64_t more = kept ? tensor.size_bytes() : tensor.shape.count() * dtype_size(DType::kFloat32);
     if (__builtin_add_overflow(bytes, more, &bytes)) return std::numeric_limits<int64_t>::max();
   }

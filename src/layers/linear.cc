@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "base/block_type.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "kernels/gemm/gemm.h"
@@ -31,8 +32,8 @@ TensorView weight_rows(const TensorView& weight, int64_t first, int64_t count, i
 }
 
 PackedMatrix pack_weight(WeightLoader& loader, const TensorView& weight) {
-  const bool direct =
-      weight.dtype == DType::kFloat32 || weight.dtype == DType::kBFloat16 || weight.dtype == DType::kFloat16;
+  const bool direct = weight.dtype == DType::kFloat32 || weight.dtype == DType::kBFloat16 ||
+                      weight.dtype == DType::kFloat16 || find_block_type(weight.dtype) != nullptr;
   const int64_t parameters = weight.shape.count();
   loader.count_matmul(parameters, dtype_bytes(direct ? weight.dtype : DType::kFloat32, parameters));
   if (loader.describe_only()) return {};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/block_type.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "coluber/config.h"
@@ -45,8 +46,8 @@ class Packer {
   explicit Packer(WeightLoader& loader) : loader_(loader) {}
 
   PackedMatrix pack(const TensorView& weight) {
-    const bool direct =
-        weight.dtype == DType::kFloat32 || weight.dtype == DType::kBFloat16 || weight.dtype == DType::kFloat16;
+    const bool direct = weight.dtype == DType::kFloat32 || weight.dtype == DType::kBFloat16 ||
+                        weight.dtype == DType::kFloat16 || find_block_type(weight.dtype) != nullptr;
     parameters_ += weight.shape.count();
     bytes_ += dtype_bytes(direct ? weight.dtype : DType::kFloat32, weight.shape.count());
     return pack_weight(loader_, weight);

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "kernels/gemm/gemm_blocks.h"
 #include "kernels/gemm/gemm_cpu.h"
 
 namespace coluber {
@@ -22,7 +23,9 @@ void check(const GemmArgs& args) {
 template <GemmFunction kFunction>
 void checked(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
   check(args);
-  if (args.m > 0) kFunction(args, pool, workspace);
+  if (args.m == 0) return;
+  if (args.w->block_type() != nullptr) return multiply_blocks(args, kFunction, pool, workspace);
+  kFunction(args, pool, workspace);
 }
 
 // Without permission to round A the instructions of the tier below are all there is to use.

@@ -82,15 +82,23 @@ void check_weight(const TensorView& weight) {
     throw make_error(ErrorCode::kInvalidArgument, "the rows of a weight to pack must be contiguous, not strided by {}",
                      weight.strides[1]);
   }
+  if (const BlockType* blocks = find_block_type(weight.dtype)) {
+    if (weight.shape[1] % blocks->elements == 0 && weight.strides[0] % blocks->elements == 0) return;
+    throw make_error(ErrorCode::kInvalidArgument, "rows of {} elements of type {} are no whole blocks of {}",
+                     weight.shape[1], blocks->name, blocks->elements);
+  }
   if (weight.dtype != DType::kFloat32 && weight.dtype != DType::kBFloat16 && weight.dtype != DType::kFloat16) {
-    throw make_error(ErrorCode::kUnsupported, "matrix products take weights of float32, bfloat16 or float16, not {}",
+    throw make_error(ErrorCode::kUnsupported,
+                     "matrix products take weights of float32, bfloat16, float16 or a block type, not {}",
                      dtype_name(weight.dtype));
   }
 }
 
 }  // namespace
 
-void PackedMatrix::Free::operator()(std::byte* memory) const noexcept { ::munmap(memory, static_cast<size_t>(bytes)); }
+void PackedMatrix::Free::operator()(std::byte* memory) const noexcept {
+  if (bytes > 0) ::munmap(memory, static_cast<size_t>(bytes));  // 0: borrowed
+}
 
 int64_t PackedMatrix::panel_width(int64_t panel) const noexcept {
   const int64_t rows = std::min(kPanel, n_ - panel * kPanel);
@@ -99,6 +107,7 @@ int64_t PackedMatrix::panel_width(int64_t panel) const noexcept {
 
 PackedMatrix PackedMatrix::pack(const TensorView& weight, ThreadPool& pool) {
   check_weight(weight);
+  if (const BlockType* blocks = find_block_type(weight.dtype)) return keep_blocks(weight, *blocks, pool);
   PackedMatrix packed;
   packed.dtype_ = weight.dtype;
   packed.n_ = weight.shape[0];
@@ -126,8 +135,43 @@ PackedMatrix PackedMatrix::pack(const TensorView& weight, ThreadPool& pool) {
   return packed;
 }
 
+PackedMatrix PackedMatrix::keep_blocks(const TensorView& weight, const BlockType& type, ThreadPool& pool) {
+  PackedMatrix packed;
+  packed.dtype_ = weight.dtype;
+  packed.block_type_ = &type;
+  packed.n_ = weight.shape[0];
+  packed.k_ = weight.shape[1];
+  packed.bytes_ = dtype_bytes(weight.dtype, weight.shape.count());
+  packed.data_ = std::unique_ptr<std::byte[], Free>(map_pages(packed.bytes_), Free{packed.bytes_});
+  const int64_t row_bytes = dtype_bytes(weight.dtype, packed.k_);
+  const int64_t stride_bytes = dtype_bytes(weight.dtype, weight.strides[0]);
+  pool.parallel_for(packed.n_, 64, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      std::memcpy(packed.data_.get() + row * row_bytes, weight.data + row * stride_bytes,
+                  static_cast<size_t>(row_bytes));
+    }
+  });
+  return packed;
+}
+
+PackedMatrix PackedMatrix::borrow(float* panels, int64_t n, int64_t k) noexcept {
+  PackedMatrix packed;
+  packed.n_ = n;
+  packed.k_ = k;
+  const int64_t last = packed.num_panels() - 1;
+  packed.bytes_ = (last * kPanel + packed.panel_width(last)) * k * static_cast<int64_t>(sizeof(float));
+  packed.data_ = std::unique_ptr<std::byte[], Free>(reinterpret_cast<std::byte*>(panels), Free{0});
+  return packed;
+}
+
+void PackedMatrix::decode_blocks(int64_t row, int64_t first, int64_t count, float* out) const {
+  const int64_t block = row * (k_ / block_type_->elements) + first / block_type_->elements;
+  block_type_->to_float(data_.get() + block * block_type_->bytes, count / block_type_->elements, out);
+}
+
 void PackedMatrix::unpack_row(int64_t row, float* out) const {
   COLUBER_CHECK(row >= 0 && row < n_, "row {} of a packed weight of {} rows", row, n_);
+  if (block_type_ != nullptr) return decode_blocks(row, 0, k_, out);
   const int64_t panel = row / kPanel, lane = row % kPanel, width = panel_width(panel);
   if (dtype_ == DType::kFloat32) {
     const float* from = reinterpret_cast<const float*>(data_.get()) + panel_offset(panel) + lane;

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A weight matrix W [N, K] packed once at load for the matrix products of this processor. Owns its memory. The element
-// type is the one it was stored in (float32, bfloat16, float16): products widen in registers.
+// type is the one it was stored in (float32, bfloat16, float16, or a block type): products widen in registers or, of
+// blocks, a tile in the cache; nothing ever expands the whole matrix.
 //
-// One layout serves every SIMD tier, one row as well as many, so a weight is held once: panels of kPanel successive
-// outputs (the last as wide as needed, in multiples of kPanelStep, filled up with zeros), panel after panel; inside a
-// panel k ascends and each k has the panel's outputs side by side. Bfloat16 holds two successive k of an output side by
-// side (an odd K is filled up with a zero): one load then feeds a bf16 dot, or two widenings that cost a shift and a
-// mask.
+// A block type (base/block_type.h) is held as its file has it: rows of whole blocks. Of the others one layout serves
+// every SIMD tier, one row as well as many, so a weight is held once: panels of kPanel successive outputs (the last as
+// wide as needed, in multiples of kPanelStep, filled up with zeros), panel after panel; inside a panel k ascends and
+// each k has the panel's outputs side by side. Bfloat16 holds two successive k of an output side by side (an odd K is
+// filled up with a zero): one load then feeds a bf16 dot, or two widenings that cost a shift and a mask.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 
+#include "base/block_type.h"
 #include "base/thread_pool.h"
 #include "coluber/tensor_view.h"
 
@@ -26,14 +28,20 @@ class PackedMatrix {
 
   PackedMatrix() = default;
   // `weight`: [N, K], rows may be strided, elements of a row contiguous. Throws Error(kUnsupported) for other types
-  // than the three, Error(kInvalidArgument) for other shapes, Error(kOutOfMemory) naming the bytes.
+  // than these, Error(kInvalidArgument) for other shapes, Error(kOutOfMemory) naming the bytes.
   static PackedMatrix pack(const TensorView& weight, ThreadPool& pool);
+  // A float32 matrix in memory of the caller, who has laid it out as panels and outlives it.
+  static PackedMatrix borrow(float* panels, int64_t n, int64_t k) noexcept;
 
   int64_t n() const noexcept { return n_; }
   int64_t k() const noexcept { return k_; }
   DType dtype() const noexcept { return dtype_; }
   int64_t bytes() const noexcept { return bytes_; }
   const std::byte* data() const noexcept { return data_.get(); }
+  // Null unless the rows are blocks; panels then say only which rows go together.
+  const BlockType* block_type() const noexcept { return block_type_; }
+  // `count` elements from `first` of a row of blocks, both multiples of a block, as float32.
+  void decode_blocks(int64_t row, int64_t first, int64_t count, float* out) const;
   // Writes row `row` as float32 [K]: the embedding look-up of a tied head.
   void unpack_row(int64_t row, float* out) const;
 
@@ -51,7 +59,10 @@ class PackedMatrix {
     void operator()(std::byte* memory) const noexcept;
   };
   std::unique_ptr<std::byte[], Free> data_;
+  static PackedMatrix keep_blocks(const TensorView& weight, const BlockType& type, ThreadPool& pool);
+
   DType dtype_ = DType::kFloat32;
+  const BlockType* block_type_ = nullptr;
   int64_t n_ = 0, k_ = 0, bytes_ = 0;
 };
 
