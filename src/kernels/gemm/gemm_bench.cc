@@ -97,7 +97,7 @@ void register_all() {
       for (const Kind& kind : kKinds) {
         // The other settings of this tier run the code of the one below.
         if ((candidate.isa == Isa::kAvx512Bf16) != kind.allow_bf16) continue;
-        for (int64_t m : {1, 2, 4, 8, 64, 512}) {
+        for (int64_t m : {1, 2, 4, 8, 16, 64, 512}) {
           const std::string name =
               std::string(candidate.name) + "/" + kind.name + "/" + size.what + "/m:" + std::to_string(m);
           const Setting setting = {size, m, kind.dtype, kind.allow_bf16, candidate.function};
