@@ -172,6 +172,26 @@ TEST_F(Layers, AHeadOfItsOwnTakesItsWeight) {
   EXPECT_EQ(logits, product(x, w, {}, 2, kHidden, kVocab));
 }
 
+TEST_F(Layers, AHeadMayHaveABiasAndFewerRowsThanTheTable) {
+  constexpr int64_t kVocab = 10, kHidden = 6;
+  const std::vector<float> w = numbers(kVocab * kHidden, 3), x = numbers(2 * kHidden, 4), b = numbers(kVocab - 2, 6);
+  weights_.add("embed.weight", Shape{kVocab, kHidden}, numbers(kVocab * kHidden, 5));
+  weights_.add("lm_head.weight", Shape{kVocab, kHidden}, w);
+  weights_.add("lm_head.bias", Shape{kVocab - 2}, b);
+  WeightLoader loader(harness_.context());
+  Embedding embedding(loader, "embed", kVocab, kHidden);
+  const LmHead head(loader, "lm_head", embedding, false, {.bias = true, .logits_size = kVocab - 2});
+  EXPECT_EQ(head.logits_size(), kVocab - 2);
+  const std::vector<int32_t> ids = {1, 2}, rows = {1};
+  std::vector<float> logits(kVocab - 2);
+  ForwardBatch batch = harness_.batch(ids);
+  batch.logits_rows = rows;
+  batch.logits = logits.data();
+  head.forward(batch, x.data());
+  const std::vector<float> second(x.begin() + kHidden, x.end()), first(w.begin(), w.end() - 2 * kHidden);
+  EXPECT_EQ(logits, product(second, first, b, 1, kHidden, kVocab - 2));
+}
+
 TEST_F(Layers, ATableOfItsOwnDoesNotNeedTheCheckpointOnceLoaded) {
   const std::vector<float> table = numbers(8 * 4, 5);
   weights_.add("embed.weight", Shape{8, 4}, table, DType::kBFloat16);

@@ -11,19 +11,24 @@
 
 namespace coluber {
 
-LmHead::LmHead(WeightLoader loader, std::string_view name, Embedding& embedding, bool tied, bool bias)
-    : vocab_size_(embedding.vocab_size()),
+LmHead::LmHead(WeightLoader loader, std::string_view name, Embedding& embedding, bool tied,
+               const LmHeadOptions& options)
+    : logits_size_(options.logits_size > 0 ? options.logits_size : embedding.vocab_size()),
       hidden_size_(embedding.hidden_size()),
       allow_bf16_(loader.config().allow_bf16_products && bf16_products_pay()) {
+  COLUBER_CHECK(logits_size_ <= embedding.vocab_size() && (!tied || logits_size_ == embedding.vocab_size()),
+                "{} logits of a vocabulary of {}", logits_size_, embedding.vocab_size());
   const std::string prefix = name.empty() ? std::string() : std::string(name) + ".", tensor = prefix + "weight";
-  if (bias) bias_ = loader.take_float(prefix + "bias", Shape{vocab_size_});
+  if (options.bias) bias_ = loader.take_float(prefix + "bias", Shape{logits_size_});
   if (tied) {
     if (loader.has(tensor)) loader.ignore(tensor, "the output head is tied to the embedding");
     weight_ = embedding.share_packed(loader);
-  } else {
-    weight_ = std::make_shared<const PackedMatrix>(
-        pack_weight(loader, loader.take(tensor, Shape{vocab_size_, hidden_size_})));
+    return;
   }
+  const bool any_rows = logits_size_ < embedding.vocab_size() && loader.has(tensor);
+  TensorView stored = loader.take(tensor, Shape{any_rows ? 0 : logits_size_, hidden_size_});
+  if (stored.shape[0] < logits_size_) stored = loader.take(tensor, Shape{logits_size_, hidden_size_});  // a problem
+  weight_ = std::make_shared<const PackedMatrix>(pack_weight(loader, weight_rows(stored, 0, logits_size_)));
 }
 
 void LmHead::forward(const ForwardBatch& batch, const float* hidden) const {
@@ -42,7 +47,7 @@ void LmHead::forward(const ForwardBatch& batch, const float* hidden) const {
     wanted = gathered;
   }
   gemm()(GemmArgs{wanted, hidden_size_, rows, weight_.get(), bias_.empty() ? nullptr : bias_.data(), batch.logits,
-                  vocab_size_, false, allow_bf16_},
+                  logits_size_, false, allow_bf16_},
          *batch.thread_pool, *batch.workspace);
 }
 

@@ -23,7 +23,7 @@ Decoder::Decoder(ModelLoadContext& context, DecoderConfig config, const MakeBloc
       base_(config_.base.empty() ? root_ : root_.scoped(config_.base)),
       embed_tokens_(base_, config_.embed_tokens, config_.vocab_size, config_.hidden_size, config_.tied),
       norm_(make_norm(config_.norm)),
-      lm_head_(root_, config_.lm_head, embed_tokens_, config_.tied, config_.lm_head_bias) {
+      lm_head_(root_, config_.lm_head, embed_tokens_, config_.tied, {config_.lm_head_bias, config_.logits_size}) {
   if (!config_.embed_norm.empty()) embed_norm_ = make_norm(config_.embed_norm);
   const Shape width{config_.hidden_size};
   if (!config_.input_bias.empty()) input_bias_ = base_.take_float(config_.input_bias, width);
@@ -34,7 +34,7 @@ Decoder::Decoder(ModelLoadContext& context, DecoderConfig config, const MakeBloc
     blocks_.back()->describe(info_.layers);
   }
   info_.architecture = config_.architecture;
-  info_.vocab_size = config_.vocab_size;
+  info_.vocab_size = lm_head_.logits_size();
   info_.hidden_size = config_.hidden_size;
   info_.num_layers = config_.num_layers;
   info_.max_position_embeddings = config_.max_position_embeddings;
@@ -92,7 +92,7 @@ void Decoder::normalize(const ForwardBatch& batch, const Norm& norm, const float
 }
 
 void Decoder::finish_logits(const ForwardBatch& batch) const {
-  const int64_t count = static_cast<int64_t>(batch.logits_rows.size()) * config_.vocab_size;
+  const int64_t count = static_cast<int64_t>(batch.logits_rows.size()) * lm_head_.logits_size();
   scale(batch.logits, count, config_.logits_scale);
   if (config_.logits_softcap == 0) return;
   const auto cap = static_cast<float>(config_.logits_softcap);

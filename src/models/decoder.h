@@ -39,11 +39,12 @@ struct DecoderConfig {
   float norm_weight_offset = 0;  // 1 where the final norm's weight is centred on zero
   bool layer_norm = false;       // the norms here are layer norms, not RMS norms
   bool layer_norm_bias = true;
-  std::string embed_norm;        // a norm behind the embedding: its name below `base`; empty: none
+  std::string embed_norm;  // a norm behind the embedding: its name below `base`; empty: none
   // Names below `base` of what is added to the embedding and then multiplies it, both [D]; empty: neither.
   std::string input_bias, input_scale;
   bool lm_head_bias = false;
-  bool tied = false;  // the head is the embedding's weight
+  int64_t logits_size = 0;  // where the last tokens of the vocabulary are padding (not tied); 0: vocab_size
+  bool tied = false;        // the head is the embedding's weight
   double embedding_multiplier = 1;
   double logits_scale = 1;
   double logits_softcap = 0;         // logits = cap * tanh(logits / cap); 0: none

@@ -39,7 +39,8 @@ struct InklingConfig {
   std::optional<double> log_scaling_n_floor;
   Activation hidden_act = Activation::kSilu;
   std::vector<std::string> layer_types, mlp_layer_types;
-  bool is_container = false;  // the text part of a model that hears and sees
+  int64_t unpadded_vocab_size = 0;  // tokens that the head scores
+  bool is_container = false;        // the text part of a model that hears and sees
 
   bool is_sliding(int64_t layer) const { return layer_types[static_cast<size_t>(layer)] == "hybrid_sliding"; }
   bool is_sparse(int64_t layer) const { return mlp_layer_types[static_cast<size_t>(layer)] == "sparse"; }
@@ -115,10 +116,7 @@ void read_text(ConfigFields& fields, InklingConfig& c) {
   c.hidden_act = read_activation(fields, "hidden_act", "silu");
   read_moe(fields, c);
   read_layer_types(fields, c);
-  int64_t unpadded = 0;
-  fields.optional("unpadded_vocab_size", &unpadded, c.vocab_size, vocab_bound())
-      .check([&] { return unpadded >= c.vocab_size; },
-             "unpadded_vocab_size below vocab_size is not supported: the head must have a row for every token");
+  fields.optional("unpadded_vocab_size", &c.unpadded_vocab_size, c.vocab_size, vocab_bound());
 }
 
 InklingConfig read_config(const std::string& text, const std::string& path) {
@@ -254,6 +252,7 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   decoder.num_layers = c.num_hidden_layers;
   decoder.max_position_embeddings = c.max_position_embeddings;
   decoder.norm_eps = c.rms_norm_eps;
+  decoder.logits_size = std::min(c.unpadded_vocab_size, c.vocab_size);
   decoder.embed_norm = "embed_norm";
   decoder.logits_scale = 1.0 / c.logits_mup_width_multiplier;
   decoder.ignored = {{"model.mtp", "heads that predict several tokens are not run"}};

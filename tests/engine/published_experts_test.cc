@@ -155,9 +155,30 @@ TEST_F(PublishedInkling, TheTextPartOfTheModelThatHearsAndSeesLoads) {
   });
 }
 
-TEST_F(PublishedInkling, AHeadWithoutRowsForEveryTokenIsRefused) {
-  expect_refused("inkling", [](ModelCopy& copy) { copy.config().set("unpadded_vocab_size", 300); },
-                 {"unpadded_vocab_size"});
+// The embedding is padded to a round number of rows; the head may be, too.
+TEST_F(PublishedInkling, TokensThatPadTheVocabularyAreNotScored) {
+  constexpr size_t kTokens = 300, kPadded = 320;
+  const std::vector<float> stored = as_stored("inkling");
+  std::vector<float> wanted;
+  for (size_t row = 0; row < stored.size() / kPadded; ++row)
+    wanted.insert(wanted.end(), stored.begin() + static_cast<int64_t>(row * kPadded),
+                  stored.begin() + static_cast<int64_t>(row * kPadded + kTokens));
+  auto unpad = [](ModelCopy& copy) { copy.config().set("unpadded_vocab_size", static_cast<int64_t>(kTokens)); };
+  EXPECT_EQ(respelt("inkling", unpad), wanted);
+  EXPECT_EQ(respelt("inkling",
+                    [&](ModelCopy& copy) {
+                      unpad(copy);
+                      StoredTensor& head = copy.tensors().at("lm_head.weight");
+                      head.bytes.resize(head.bytes.size() / kPadded * kTokens);
+                      head.shape = Shape{static_cast<int64_t>(kTokens), head.shape[1]};
+                    }),
+            wanted);
+  expect_refused("inkling",
+                 [&](ModelCopy& copy) {
+                   unpad(copy);
+                   copy.tensors().erase("lm_head.weight");
+                 },
+                 {"lm_head.weight"});
 }
 
 }  // namespace
