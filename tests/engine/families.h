@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The five families' tiny checkpoints in tests/data, and short ways to run them.
+// The families' tiny checkpoints in tests/data (every folder with a golden.json), and short ways to run them.
 #pragma once
 
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,8 +13,16 @@
 
 namespace coluber::families {
 
+inline std::vector<std::string> find_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(COLUBER_SOURCE_DIR) + "/tests/data"))
+    if (std::filesystem::exists(entry.path() / "golden.json")) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 inline const std::vector<std::string>& names() {
-  static const std::vector<std::string> kNames = {"mamba", "falcon_mamba", "mamba2", "lfm2", "minimax"};
+  static const std::vector<std::string> kNames = find_names();
   return kNames;
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "families.h"
 #include "formats/safetensors.h"
 #include "formats/temporary_folder_test.h"
+#include "formats/weight_source.h"
 
 namespace coluber {
 
@@ -31,17 +33,18 @@ struct StoredTensor {
 class ModelCopy : public TemporaryFolder {
  public:
   explicit ModelCopy(const std::string& family) : source_(families::options_for(family).model) {
-    config_ = read_json_file(source_ + "/config.json", {.allow_python_constants = true});
-    const SafetensorsFile file(source_ + "/model.safetensors");
-    for (const SafetensorsEntry& entry : file.entries()) {
-      const TensorView view = file.get(entry.name);
+    has_config_ = std::filesystem::exists(source_ + "/config.json");
+    if (has_config_) config_ = read_json_file(source_ + "/config.json", {.allow_python_constants = true});
+    const std::unique_ptr<WeightSource> weights = open_weights(source_);
+    for (const std::string& name : weights->names()) {
+      const TensorView view = weights->get(name);
       StoredTensor tensor{view.dtype, view.shape, std::vector<std::byte>(static_cast<size_t>(view.size_bytes()))};
       std::memcpy(tensor.bytes.data(), view.data, tensor.bytes.size());
-      tensors_.emplace(entry.name, std::move(tensor));
+      tensors_.emplace(name, std::move(tensor));
     }
   }
 
-  Json& config() { return config_; }
+  Json& config() { return config_; }  // an empty object where the checkpoint has none
   void remove_key(const std::string& key) {
     std::erase_if(config_.as_object(), [&](const Json::Member& member) { return member.first == key; });
   }
@@ -68,7 +71,9 @@ class ModelCopy : public TemporaryFolder {
     }
   }
 
-  void write_config() const { write("config.json", config_.dump()); }
+  void write_config() const {
+    if (has_config_ || !config_.as_object().empty()) write("config.json", config_.dump());
+  }
   void write_weights(const std::string& name = "model.safetensors") const { write_weights(name, 0, 1); }
   // Every `of`-th tensor from `first` on; returns their names.
   std::vector<std::string> write_weights(const std::string& name, size_t first, size_t of) const {
@@ -114,7 +119,8 @@ class ModelCopy : public TemporaryFolder {
 
  private:
   std::string source_;
-  Json config_;
+  bool has_config_ = false;
+  Json config_{Json::Object{}};
   std::map<std::string, StoredTensor> tensors_;
 };
 

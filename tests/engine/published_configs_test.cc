@@ -46,8 +46,13 @@ TEST_P(Published, KeysThatNothingUsesDoNotMatter) {
 }
 
 TEST_P(Published, TheTypeOfTheWeightsMayStandUnderItsOldNameOrNowhere) {
-  expect_same(GetParam(), [](ModelCopy& copy) { copy.rename_key("dtype", "torch_dtype"); });
-  expect_same(GetParam(), [](ModelCopy& copy) { copy.remove_key("dtype"); });
+  for (const char* name : {"dtype", "torch_dtype", ""}) {
+    expect_same(GetParam(), [&](ModelCopy& copy) {
+      copy.remove_key("dtype");
+      copy.remove_key("torch_dtype");
+      if (*name != '\0') copy.config().set(name, dtype_name(copy.tensors().begin()->second.dtype));
+    });
+  }
 }
 
 TEST_P(Published, TheArchitectureAloneNamesTheFamily) {

@@ -61,8 +61,10 @@ std::vector<Folder> find_folders() {
     if (!std::filesystem::is_directory(place)) continue;
     for (const auto& entry : std::filesystem::directory_iterator(place)) {
       const std::filesystem::path& path = entry.path();
-      if (std::filesystem::exists(path / "golden.json") && !found.contains(path.filename().string()))
-        found.emplace(path.filename().string(), read_folder(path));
+      if (!std::filesystem::exists(path / "golden.json")) continue;
+      Folder folder = read_folder(path);
+      if (found.contains(folder.name)) folder.name += "_of_this_repository";
+      found.emplace(folder.name, std::move(folder));
     }
   }
   std::vector<Folder> folders;

@@ -30,8 +30,7 @@ inline void PrintTo(const Folder& folder, std::ostream* os) {
   *os << folder.path;
 }  // NOLINT(readability-identifier-naming)
 
-// Every folder with golden.json, by name; where a folder of ../shared/golden is in tests/data too, the former counts:
-// the copy is a part of it.
+// Every folder with golden.json, by name; a trimmed copy in tests/data has a name of its own beside the whole folder.
 std::vector<Folder> find_folders();
 
 class Tensors {
