@@ -5,13 +5,11 @@
 #include "base/json.h"
 #include "coluber/registry.h"
 #include "formats/hf_config.h"
-#include "layers/embedding.h"
-#include "layers/lm_head.h"
 #include "layers/mamba_mixer2.h"
 #include "layers/norm.h"
-#include "layers/weight_loader.h"
+#include "models/decoder.h"
+#include "models/residual_block.h"
 #include "models/sizes.h"
-#include "tensor/workspace.h"
 
 namespace coluber {
 namespace {
@@ -77,77 +75,38 @@ MambaMixer2Config mixer_config(const Mamba2Config& c) {
   return mixer;
 }
 
-struct Mamba2Block {
-  RmsNorm norm;
-  MambaMixer2 mixer;
-
-  Mamba2Block(WeightLoader loader, const Mamba2Config& c)
-      : norm(loader, "norm", c.hidden_size, c.layer_norm_epsilon), mixer(mixer_config(c), loader.scoped("mixer")) {}
-};
-
 // Both spellings are published.
-std::string_view embedding_name(const WeightLoader& backbone) {
-  return backbone.has("embedding.weight") ? "embedding" : "embeddings";
+std::string embedding_name(const WeightSource& weights) {
+  return weights.contains("backbone.embedding.weight") ? "embedding" : "embeddings";
 }
 
 // Without a word on it, the head is the checkpoint's own where it has one.
-bool is_tied(const WeightLoader& loader, const Mamba2Config& c) {
-  return c.tie_word_embeddings.value_or(!loader.has("lm_head.weight"));
+bool is_tied(const WeightSource& weights, const Mamba2Config& c) {
+  return c.tie_word_embeddings.value_or(!weights.contains("lm_head.weight"));
 }
 
-class Mamba2 final : public Model {
- public:
-  Mamba2(ModelLoadContext& context, const Mamba2Config& c)
-      : config_(c),
-        loader_(context),
-        backbone_(loader_.scoped("backbone")),
-        embeddings_(backbone_, embedding_name(backbone_), c.vocab_size, c.hidden_size, is_tied(loader_, c)),
-        norm_f_(backbone_, "norm_f", c.hidden_size, c.layer_norm_epsilon),
-        lm_head_(loader_, "lm_head", embeddings_, is_tied(loader_, c)) {
-    context.config.mamba_chunk_size = c.chunk_size;
-    for (int64_t i = 0; i < c.num_hidden_layers; ++i) {
-      layers_.push_back(std::make_unique<Mamba2Block>(backbone_.scoped("layers." + std::to_string(i)), c));
-      info_.layers.push_back({layers_.back()->mixer.layer_name(), "mamba2", &layers_.back()->mixer});
-    }
-    info_.architecture = "mamba2";
-    info_.vocab_size = c.vocab_size;
-    info_.hidden_size = c.hidden_size;
-    info_.num_layers = c.num_hidden_layers;
-    loader_.finish(info_);
-  }
-
-  const ModelInfo& info() const noexcept override { return info_; }
-
-  void forward(const ForwardBatch& batch) override {
-    const int64_t tokens = batch.num_tokens();
-    const int64_t d = config_.hidden_size;
-    WorkspaceScope scope(*batch.workspace);
-    float* x = batch.workspace->take<float>(tokens * d);       // [T, D] residual stream
-    float* normed = batch.workspace->take<float>(tokens * d);  // [T, D]
-    embeddings_.forward(batch, x);
-    for (size_t i = 0; i < layers_.size(); ++i) {
-      layers_[i]->norm.forward(batch, x, tokens, normed);
-      layers_[i]->mixer.forward(batch, normed, x, /*accumulate=*/true);
-      batch.record_hidden(static_cast<int>(i), x, d);
-    }
-    norm_f_.forward(batch, x, tokens, normed);
-    batch.record_hidden(static_cast<int>(layers_.size()), normed, d);
-    lm_head_.forward(batch, normed);
-  }
-
- private:
-  Mamba2Config config_;
-  WeightLoader loader_;
-  WeightLoader backbone_;
-  Embedding embeddings_;
-  std::vector<std::unique_ptr<Mamba2Block>> layers_;
-  RmsNorm norm_f_;
-  LmHead lm_head_;
-  ModelInfo info_;
-};
+std::unique_ptr<DecoderBlock> make_block(const Mamba2Config& c, const BlockContext& context) {
+  auto block = std::make_unique<ResidualBlock>(c.hidden_size);
+  block->begin_half(RmsNorm(context.layer, "norm", c.hidden_size, c.layer_norm_epsilon));
+  block->add("mamba2", std::make_unique<MambaMixer2>(mixer_config(c), context.layer.scoped("mixer")));
+  return block;
+}
 
 std::unique_ptr<Model> load(ModelLoadContext& context) {
-  return std::make_unique<Mamba2>(context, read_config(context.config_json, context.config_path));
+  const Mamba2Config c = read_config(context.config_json, context.config_path);
+  context.config.mamba_chunk_size = c.chunk_size;
+  DecoderConfig decoder;
+  decoder.architecture = "mamba2";
+  decoder.vocab_size = c.vocab_size;
+  decoder.hidden_size = c.hidden_size;
+  decoder.num_layers = c.num_hidden_layers;
+  decoder.norm_eps = c.layer_norm_epsilon;
+  decoder.tied = is_tied(context.weights, c);
+  decoder.hidden_has_embedding = false;
+  decoder.base = "backbone";
+  decoder.embed_tokens = embedding_name(context.weights);
+  decoder.norm = "norm_f";
+  return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }
 
 const RegisterModel kMamba2({"mamba2", {"Mamba2ForCausalLM"}, load});

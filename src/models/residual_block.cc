@@ -5,6 +5,18 @@
 #include "tensor/workspace.h"
 
 namespace coluber {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements worth handing to another thread
+
+template <typename Body>
+void for_elements(const ForwardBatch& batch, int64_t size, Body body) {
+  batch.thread_pool->parallel_for(size, kGrain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) body(i);
+  });
+}
+
+}  // namespace
 
 void ResidualBlock::add_branch(std::vector<LayerInfo> infos, BranchMultipliers multipliers, Run run) {
   COLUBER_CHECK(!halves_.empty(), "a layer is added before a half was begun");
@@ -23,7 +35,7 @@ void ResidualBlock::run_branch(const ForwardBatch& batch, const Branch& branch, 
   if (branch.multipliers.in != 1) {
     float* scaled = batch.workspace->take<float>(size);
     const auto factor = static_cast<float>(branch.multipliers.in);
-    for (int64_t i = 0; i < size; ++i) scaled[i] = factor * normed[i];
+    for_elements(batch, size, [&](int64_t i) { scaled[i] = factor * normed[i]; });
     in = scaled;
   }
   if (branch.multipliers.out == 1) {
@@ -33,7 +45,7 @@ void ResidualBlock::run_branch(const ForwardBatch& batch, const Branch& branch, 
   float* y = batch.workspace->take<float>(size);
   branch.run(batch, in, y, /*accumulate=*/false);
   const auto factor = static_cast<float>(branch.multipliers.out);
-  for (int64_t i = 0; i < size; ++i) x[i] += factor * y[i];
+  for_elements(batch, size, [&](int64_t i) { x[i] += factor * y[i]; });
 }
 
 void ResidualBlock::forward(const ForwardBatch& batch, const DecoderStream& stream) {
