@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 #include <numeric>
 
 #include "base/error.h"
@@ -253,6 +254,129 @@ TEST(MambaMixer2, MatchesTransformersInAnyChunks) {
   expect_golden(golden, mixer, block, "1", golden.hidden(0), golden.hidden(1));
   expect_rows_apart(golden, mixer, block, golden.hidden(0));
   EXPECT_EQ(mixer.get_prefill_checkpoint_alignment(), 1);
+}
+
+// A weight source over another one, with some tensors of its own.
+class Patched final : public WeightSource {
+ public:
+  explicit Patched(const WeightSource& base) : base_(base) {}
+  void set(const std::string& name, const Shape& shape, std::vector<float> values) {
+    values_[name] = std::move(values);
+    views_[name] = TensorView::contiguous(values_[name].data(), DType::kFloat32, shape);
+  }
+  bool contains(std::string_view name) const override { return views_.contains(name) || base_.contains(name); }
+  TensorView get(std::string_view name) const override {
+    const auto found = views_.find(name);
+    return found != views_.end() ? found->second : base_.get(name);
+  }
+  std::vector<std::string> names() const override { return base_.names(); }
+  std::string describe() const override { return "patched"; }
+
+ private:
+  const WeightSource& base_;
+  std::map<std::string, std::vector<float>, std::less<>> values_;
+  std::map<std::string, TensorView, std::less<>> views_;
+};
+
+// What a mixer makes of golden inputs in one prefill, its tensors as `patch` leaves them.
+std::vector<float> run_patched(const MambaMixer2Config& config, const std::function<void(Patched&)>& patch) {
+  Golden golden("mamba2");
+  Patched weights(golden.weights);
+  patch(weights);
+  ModelLoadContext context{golden.config_json, "config.json", weights, golden.config, golden.pool, {}};
+  MambaMixer2 mixer(config, WeightLoader(context).scoped("backbone.layers.1.mixer"));
+  golden.bind(mixer);
+  Stepper stepper(golden, mixer);
+  const std::vector<float> x = golden.hidden(0);
+  std::vector<float> y(x.size());
+  stepper.step({{2, 0, kTokens}}, [&](const ForwardBatch& batch) { mixer.forward(batch, x.data(), y.data()); });
+  return y;
+}
+
+TEST(MambaMixer2, MultipliersActAsIfTheyWereInTheWeights) {
+  const std::string prefix = "backbone.layers.1.mixer.in_proj.";
+  MambaMixer2Config config = mamba2_config();
+  config.use_bias = true;
+  const int64_t width = config.projected_width(), inner = config.intermediate_size(), state = 2 * 16;
+  std::vector<float> bias(static_cast<size_t>(width));
+  for (size_t i = 0; i < bias.size(); ++i) bias[i] = 0.1f * static_cast<float>(i % 7) - 0.3f;
+  const double in = 0.75, parts[] = {1.25, 0.5, 1.5, 0.75, 2.0};
+  const int64_t ends[] = {inner, 2 * inner, 2 * inner + state, 2 * inner + 2 * state, width};
+  const std::vector<float> folded = run_patched(config, [&](Patched& weights) {
+    std::vector<float> w = copy_of(weights.get(prefix + "weight")), b = bias;
+    for (int64_t row = 0, part = 0; row < width; ++row) {
+      if (row == ends[part]) ++part;
+      b[static_cast<size_t>(row)] *= static_cast<float>(parts[part]);
+      for (int64_t k = 0; k < kHidden; ++k)
+        w[static_cast<size_t>(row * kHidden + k)] *= static_cast<float>(in * parts[part]);
+    }
+    weights.set(prefix + "weight", Shape{width, kHidden}, w);
+    weights.set(prefix + "bias", Shape{width}, b);
+  });
+  config.in_multiplier = in;
+  config.multipliers = {parts[0], parts[1], parts[2], parts[3], parts[4]};
+  const std::vector<float> applied =
+      run_patched(config, [&](Patched& weights) { weights.set(prefix + "bias", Shape{width}, bias); });
+  expect_near(applied, folded, 1e-5, "output");
+  config.multipliers = {};
+  const std::vector<float> without =
+      run_patched(config, [&](Patched& weights) { weights.set(prefix + "bias", Shape{width}, bias); });
+  EXPECT_NE(without, applied);
+}
+
+// With an identity as out_proj, and z the same for all columns and tokens, what a gate gives follows from the others.
+TEST(MambaMixer2, GatesBeforeOrBehindTheNormOrWithoutOne) {
+  const std::string prefix = "backbone.layers.1.mixer.";
+  MambaMixer2Config config = mamba2_config();
+  config.num_heads = 3;  // half of the inner width: that of the stream
+  config.n_groups = config.norm_groups = 3;
+  config.use_bias = true;
+  config.norm_eps = 1e-5;
+  constexpr float kZ = 0.8f;
+  const int64_t width = config.projected_width(), channels = config.conv_channels();
+  const auto run = [&](MixerGate gate) {
+    config.gate = gate;
+    return run_patched(config, [&](Patched& weights) {
+      std::vector<float> w = copy_of(weights.get(prefix + "in_proj.weight")), bias(static_cast<size_t>(width));
+      w.resize(static_cast<size_t>(width * kHidden));
+      std::fill_n(w.begin(), kHidden * kHidden, 0.0f);
+      std::fill_n(bias.begin(), kHidden, kZ);
+      std::vector<float> identity(kHidden * kHidden), norm(kHidden);
+      for (size_t i = 0; i < kHidden; ++i) {
+        identity[i * kHidden + i] = 1.0f;
+        norm[i] = 0.5f + 0.02f * static_cast<float>(i);
+      }
+      const auto cut = [&](const char* name, const Shape& shape) {
+        std::vector<float> values = copy_of(weights.get(prefix + name));
+        values.resize(static_cast<size_t>(shape.count()));
+        weights.set(prefix + name, shape, values);
+      };
+      weights.set(prefix + "in_proj.weight", Shape{width, kHidden}, w);
+      weights.set(prefix + "in_proj.bias", Shape{width}, bias);
+      weights.set(prefix + "out_proj.weight", Shape{kHidden, kHidden}, identity);
+      weights.set(prefix + "norm.weight", Shape{kHidden}, norm);
+      cut("conv1d.weight", Shape{channels, 1, 4});
+      cut("conv1d.bias", Shape{channels});
+      for (const char* name : {"A_log", "D", "dt_bias"}) cut(name, Shape{3});
+    });
+  };
+  const std::vector<float> gated = run(MixerGate::kGateOnly);
+  const float silu = kZ / (1.0f + std::exp(-kZ));
+  std::vector<float> before(gated.size()), behind(gated.size());
+  for (size_t group = 0; group < gated.size(); group += 16) {
+    double of_gated = 0, of_plain = 0;
+    for (size_t i = group; i < group + 16; ++i) {
+      of_gated += static_cast<double>(gated[i]) * gated[i];
+      of_plain += static_cast<double>(gated[i] / silu) * (gated[i] / silu);
+    }
+    for (size_t i = group; i < group + 16; ++i) {
+      const double weight = 0.5 + 0.02 * static_cast<double>(i % kHidden);
+      before[i] = static_cast<float>(gated[i] / std::sqrt(of_gated / 16 + 1e-5) * weight);
+      behind[i] = static_cast<float>(gated[i] / silu / std::sqrt(of_plain / 16 + 1e-5) * weight * silu);
+    }
+  }
+  expect_near(run(MixerGate::kGateThenNorm), before, 1e-5, "gate, then norm");
+  expect_near(run(MixerGate::kNormThenGate), behind, 1e-5, "norm, then gate");
 }
 
 TEST(ShortConv, MatchesTransformersInAnyChunks) {
