@@ -50,9 +50,9 @@ LayerFacts layer_facts(const LayerInfo& layer, const EngineConfig& config) {
     facts.state_dtypes = recurrent->get_state_dtype();
     facts.prefill_checkpoint_alignment = recurrent->get_prefill_checkpoint_alignment();
   } else if (const FullAttentionSpec* spec = std::get_if<FullAttentionSpec>(&*facts.spec)) {
-    const Shape half{spec->block_size, spec->num_kv_heads, spec->head_size};  // keys, then values
-    facts.state_shapes = {half, half};
-    facts.state_dtypes = {spec->dtype, spec->dtype};
+    const Shape plane{spec->block_size, spec->num_kv_heads, spec->head_size};  // keys, then values where they are apart
+    facts.state_shapes.assign(static_cast<size_t>(spec->planes), plane);
+    facts.state_dtypes.assign(static_cast<size_t>(spec->planes), spec->dtype);
   }
   return facts;
 }
