@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Input: a config.json of any family. Loading it over a handful of tiny tensors ends in a model or in an Error: never a
-// crash, never more memory or time than the tensors deserve. Where it ends in a model, the layers must tell what they
-// keep.
+// Input: a config.json of any family. Loading it over a handful of tiny tensors, or over the family's checkpoint in
+// tests/data, ends in a model or in an Error: never a crash, never more memory or time than the tensors deserve. Where
+// it ends in a model, the layers must tell what they keep.
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -15,9 +18,11 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/mapped_file.h"
 #include "base/thread_pool.h"
 #include "coluber/mamba_base.h"
 #include "formats/hf_config.h"
+#include "formats/weight_source.h"
 #include "models/family.h"
 
 namespace {
@@ -129,17 +134,52 @@ class TinyWeights final : public coluber::WeightSource {
   std::map<std::string_view, coluber::TensorView> by_name_;
 };
 
-const TinyWeights& weights_of(const coluber::ModelFamily& family) {
+// The checkpoints of tests/data by family, the first of each.
+const std::map<std::string, std::unique_ptr<coluber::WeightSource>>& checkpoints() {
+  static const auto kCheckpoints = [] {
+    std::map<std::string, std::unique_ptr<coluber::WeightSource>> by_family;
+    std::set<std::filesystem::path> folders;
+    for (const auto& entry : std::filesystem::directory_iterator(std::string(COLUBER_SOURCE_DIR) + "/tests/data"))
+      if (std::filesystem::exists(entry.path() / "golden.json")) folders.insert(entry.path());
+    for (const std::filesystem::path& folder : folders) {
+      const std::string config = folder / "config.json";
+      const std::string text = std::filesystem::exists(config) ? coluber::read_text_file(config) : std::string();
+      auto weights = coluber::open_weights(folder);
+      const std::string family = coluber::find_family(text, config, *weights).model_type;
+      by_family.try_emplace(family, std::move(weights));
+    }
+    return by_family;
+  }();
+  return kCheckpoints;
+}
+
+const coluber::WeightSource& weights_of(const coluber::ModelFamily& family) {
   static const TinyWeights mamba("mamba"), mamba2("mamba2"), lfm2("lfm2"), minimax("minimax");
   if (family.model_type == "mamba2") return mamba2;
   if (family.model_type == "lfm2") return lfm2;
-  return family.model_type == "minimax" ? minimax : mamba;  // falcon_mamba has mamba's tensors
+  if (family.model_type == "minimax") return minimax;
+  const auto found = checkpoints().find(family.model_type);
+  const bool has_tiny = family.model_type == "mamba" || family.model_type == "falcon_mamba";  // the same tensors
+  if (has_tiny || found == checkpoints().end()) return mamba;
+  return *found->second;
+}
+
+// The family that the config names, or one that knows it over its own checkpoint.
+const coluber::ModelFamily& family_of(const std::string& text) {
+  const coluber::Json json = coluber::parse_config(text, "fuzz");
+  if (coluber::find_named_family(json) == nullptr) {
+    for (const auto& [name, weights] : checkpoints()) {
+      const coluber::ModelFamily* family = coluber::ModelRegistry::instance().find_recognized(text, *weights);
+      if (family != nullptr && family->model_type == name) return *family;
+    }
+  }
+  return coluber::find_family(json, "fuzz");
 }
 
 void load(const std::string& text, bool describe_only) {
   static coluber::ThreadPool pool(1);
   const coluber::Json json = coluber::parse_config(text, "fuzz");
-  const coluber::ModelFamily& family = coluber::find_family(json, "fuzz");
+  const coluber::ModelFamily& family = family_of(text);
   coluber::check_not_quantized(json, "fuzz");
   coluber::EngineConfig config;
   config.cache.mamba_block_size = config.max_model_len;
