@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/thread_pool.h"
 #include "coluber/registry.h"
 #include "formats/hf_config.h"
 #include "kernels/moe/activation.h"
@@ -31,6 +32,7 @@
 namespace coluber {
 namespace {
 
+constexpr int64_t kGrain = 16384;        // elements worth handing to another thread
 constexpr double kZamba2NormEps = 1e-5;  // of the mixer's gated norm, whatever rms_norm_eps says
 
 struct ZambaConfig {
@@ -252,7 +254,8 @@ class SharedBlockUse {
       : config_(std::move(config)),
         block_(std::move(block)),
         attention_(config_->attention, context.layer.scoped(config_->block_name + ".self_attn")),
-        linear_(context.layer, "linear", config_->hidden_size, config_->hidden_size, false) {
+        linear_(context.layer, "linear", config_->hidden_size, config_->hidden_size, false),
+        mlp_name_(context.layer.full_name(config_->block_name + ".feed_forward")) {
     const ZambaConfig& c = *config_;
     const int64_t use = c.hybrid_index(context.index);
     const auto adapter = [&](const std::string& name, int64_t in, int64_t out) {
@@ -267,7 +270,10 @@ class SharedBlockUse {
     if (c.mlp_adapters) gate_up_adapter_ = adapter("feed_forward.gate_up_proj", c.hidden_size, 2 * c.intermediate_size);
   }
 
-  const ProjectedAttention& attention() const { return attention_; }
+  void describe(std::vector<LayerInfo>& layers) const {
+    layers.push_back({attention_.layer_name(), "full_attention", &attention_});
+    layers.push_back({mlp_name_, "mlp", nullptr});
+  }
 
   // y [T, D] += linear(block(x | embedded))
   void add(const ForwardBatch& batch, const DecoderStream& stream, float* y) const {
@@ -293,10 +299,12 @@ class SharedBlockUse {
     const int64_t tokens = batch.num_tokens(), d = config_->hidden_size;
     WorkspaceScope scope(*batch.workspace);
     float* both = batch.workspace->take<float>(tokens * 2 * d);
-    for (int64_t t = 0; t < tokens; ++t) {
-      std::copy_n(stream.x + t * d, d, both + t * 2 * d);
-      std::copy_n(stream.embedded + t * d, d, both + t * 2 * d + d);
-    }
+    batch.thread_pool->parallel_for(tokens, std::max<int64_t>(1, kGrain / d), [&](int64_t begin, int64_t end, int) {
+      for (int64_t t = begin; t < end; ++t) {
+        std::copy_n(stream.x + t * d, d, both + t * 2 * d);
+        std::copy_n(stream.embedded + t * d, d, both + t * 2 * d + d);
+      }
+    });
     block_->input_layernorm.forward(batch, both, tokens, both);
     float* q = project(batch, both, block_->q_proj, q_adapter_.get());
     float* k = project(batch, both, block_->k_proj, k_adapter_.get());
@@ -331,6 +339,7 @@ class SharedBlockUse {
   std::shared_ptr<const SharedBlock> block_;
   ProjectedAttention attention_;
   Linear linear_;
+  std::string mlp_name_;
   std::unique_ptr<Adapter> q_adapter_, k_adapter_, v_adapter_, gate_up_adapter_;
 };
 
@@ -360,7 +369,7 @@ class ZambaBlock final : public DecoderBlock {
   }
 
   void describe(std::vector<LayerInfo>& layers) const override {
-    if (use_) layers.push_back({use_->attention().layer_name(), "full_attention", &use_->attention()});
+    if (use_) use_->describe(layers);
     if (mamba_)
       layers.push_back({mamba_->layer_name(), "mamba1", mamba_.get()});
     else
