@@ -78,6 +78,22 @@ void expect_formula(const Layer& layer, LoadHarness& harness, WeightLoader& load
   }
 }
 
+TEST(Mlp, OneTensorWhoseRowsOfUpComeFirst) {
+  Weights weights;
+  weights.add("fc1.weight", Shape{2 * kInner, kWidth});
+  weights.add("fc2.weight", Shape{kWidth, kInner});
+  LoadHarness harness(weights.source);
+  WeightLoader loader(harness.context());
+  const Mlp mlp({.hidden_size = kWidth, .intermediate_size = kInner, .down = "fc2", .gate_up = "fc1", .up_first = true},
+                loader);
+  expect_formula(mlp, harness, loader, [&](const Vector& x) {
+    const Vector both = weights.times("fc1.weight", x, 0, 2 * kInner);
+    Vector h;
+    for (size_t i = 0; i < kInner; ++i) h.push_back(silu(both[kInner + i]) * both[i]);
+    return weights.times("fc2.weight", h, 0, kWidth);
+  });
+}
+
 TEST(Mlp, OneTensorForGateAndUpWithLimitAndMultipliers) {
   Weights weights;
   weights.add("input.weight", Shape{2 * kInner, kWidth});

@@ -45,7 +45,8 @@ void Mlp::forward(const ForwardBatch& batch, const float* x, float* y, bool accu
   args.gate = first;
   args.gate_stride = width;
   if (fused()) {
-    args.up = first + inner;
+    args.gate = first + (config_.up_first ? inner : 0);
+    args.up = first + (config_.up_first ? 0 : inner);
     args.up_stride = width;
   } else if (gated()) {
     float* up = batch.workspace->take<float>(tokens * inner);

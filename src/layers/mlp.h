@@ -28,6 +28,7 @@ struct MlpConfig {
   std::string up = "up_proj";
   std::string down = "down_proj";
   std::string gate_up = "";  // instead of gate and up: one weight of both, the gate's rows first
+  bool up_first = false;     // in gate_up the rows of up come first
   Activation activation = Activation::kSilu;
   float limit = std::numeric_limits<float>::infinity();  // the gate is cut off above, up on both sides
   double gate_multiplier = 1;

@@ -3,8 +3,9 @@
 // Mamba and Mamba-2 as the state-spaces repositories publish them: a config without model_type (d_model, n_layer,
 // ssm_cfg, attn_layer_idx, attn_cfg), a vocabulary that is padded, `backbone.embedding`. x = x + mixer(norm(x)). The
 // layers that attn_layer_idx names are attention behind a causal convolution; with several groups the mixer's norm
-// works by group.
+// works by group. With d_intermediate an MLP follows: x = x + mlp(norm2(x)).
 #include <algorithm>
+#include <variant>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -13,6 +14,9 @@
 #include "layers/conv_attention.h"
 #include "layers/mamba_mixer.h"
 #include "layers/mamba_mixer2.h"
+#include "layers/mlp.h"
+#include "layers/norm.h"
+#include "layers/recurrent_layer.h"
 #include "models/decoder.h"
 #include "models/hybrid_fields.h"
 #include "models/residual_block.h"
@@ -21,11 +25,13 @@
 namespace coluber {
 namespace {
 
-constexpr double kNormEps = 1e-5;  // the package has no field for it
+constexpr double kNormEps = 1e-5;      // the package has no field for it
+constexpr int64_t kMlpMultiple = 128;  // what the package rounds d_intermediate up to
 
 struct MambaSsmConfig {
   int64_t vocab_size = 0, d_model = 0, n_layer = 0, chunk_size = 256;  // vocab_size: with the padding
-  bool tie_embeddings = true;
+  int64_t d_intermediate = 0;  // of the MLP behind every mixer, as rounded up; 0: none
+  bool tie_embeddings = true, rms_norm = true;
   std::optional<MambaMixerConfig> mamba;    // ssm_cfg.layer "Mamba1"
   std::optional<MambaMixer2Config> mamba2;  // "Mamba2"
   std::vector<int64_t> attn_layer_idx;
@@ -143,28 +149,43 @@ MambaSsmConfig read_config(const std::string& text, const std::string& path) {
   const Json json = parse_config(text, path);
   ConfigFields fields(json, path);
   MambaSsmConfig c;
-  int64_t multiple = 0, d_intermediate = 0;
-  bool rms_norm = true;
+  int64_t multiple = 0;
   fields.required("vocab_size", &c.vocab_size, vocab_bound())
       .required("d_model", &c.d_model, hidden_bound())
       .required("n_layer", &c.n_layer, layers_bound())
       .optional("pad_vocab_size_multiple", &multiple, 8, between(1, 1 << 20))
-      .optional("d_intermediate", &d_intermediate, 0, at_least(0))
-      .optional("rms_norm", &rms_norm, true)
-      .optional("tie_embeddings", &c.tie_embeddings, true)
-      .check([&] { return d_intermediate == 0; }, "d_intermediate is not supported; expected 0: layers without an MLP")
-      .check([&] { return rms_norm; }, "rms_norm must be true: layer norms are not supported in this family");
+      .optional("d_intermediate", &c.d_intermediate, 0, between(0, static_cast<double>(kMostWidth / 2)))
+      .optional("rms_norm", &c.rms_norm, true)
+      .optional("tie_embeddings", &c.tie_embeddings, true);
   read_mixer(fields, c);
   read_attention(fields, c);
   fields.finish();
   c.vocab_size = (c.vocab_size + multiple - 1) / multiple * multiple;
+  c.d_intermediate = (c.d_intermediate + kMlpMultiple - 1) / kMlpMultiple * kMlpMultiple;
   return c;
+}
+
+std::variant<RmsNorm, LayerNorm> make_norm(const MambaSsmConfig& c, const WeightLoader& loader, const char* name) {
+  if (c.rms_norm) return RmsNorm(loader, name, c.d_model, kNormEps);
+  return LayerNorm(loader, name, c.d_model, kNormEps);
+}
+
+void add_mlp(ResidualBlock& block, const MambaSsmConfig& c, const WeightLoader& layer) {
+  MlpConfig mlp;
+  mlp.hidden_size = c.d_model;
+  mlp.intermediate_size = c.d_intermediate;
+  mlp.gate_up = "fc1";
+  mlp.up_first = true;
+  mlp.down = "fc2";
+  const WeightLoader loader = layer.scoped("mlp");
+  block.begin_half(make_norm(c, layer, "norm2"));
+  block.add("mlp", std::make_unique<Mlp>(mlp, loader), {}, layer_name_of(loader));
 }
 
 std::unique_ptr<DecoderBlock> make_block(const MambaSsmConfig& c, const BlockContext& context) {
   const WeightLoader mixer = context.layer.scoped("mixer");
   auto block = std::make_unique<ResidualBlock>(c.d_model);
-  block->begin_half(RmsNorm(context.layer, "norm", c.d_model, kNormEps));
+  block->begin_half(make_norm(c, context.layer, "norm"));
   if (c.is_attention(context.index)) {
     auto attention = std::make_unique<ConvAttention>(c.attention, mixer);
     std::vector<LayerInfo> infos;
@@ -176,6 +197,7 @@ std::unique_ptr<DecoderBlock> make_block(const MambaSsmConfig& c, const BlockCon
   } else {
     block->add("mamba1", std::make_unique<MambaMixer>(*c.mamba, mixer));
   }
+  if (c.d_intermediate > 0) add_mlp(*block, c, context.layer);
   return block;
 }
 
@@ -188,6 +210,7 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   decoder.hidden_size = c.d_model;
   decoder.num_layers = c.n_layer;
   decoder.norm_eps = kNormEps;
+  decoder.layer_norm = !c.rms_norm;
   decoder.tied = c.tie_embeddings;
   decoder.base = "backbone";
   decoder.embed_tokens = "embedding";

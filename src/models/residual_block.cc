@@ -53,7 +53,7 @@ void ResidualBlock::forward(const ForwardBatch& batch, const DecoderStream& stre
   WorkspaceScope scope(*batch.workspace);
   float* normed = batch.workspace->take<float>(tokens * hidden_size_);  // [T, D]
   for (const Half& half : halves_) {
-    half.norm.forward(batch, stream.x, tokens, normed);
+    std::visit([&](const auto& norm) { norm.forward(batch, stream.x, tokens, normed); }, half.norm);
     for (const Branch& branch : half.branches) run_branch(batch, branch, normed, stream.x);
   }
 }

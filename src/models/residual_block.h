@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "coluber/model.h"
@@ -27,7 +28,7 @@ class ResidualBlock final : public DecoderBlock {
   explicit ResidualBlock(int64_t hidden_size) : hidden_size_(hidden_size) {}
 
   // The layers that are added from here on read what this norm gives.
-  void begin_half(RmsNorm norm) { halves_.push_back({std::move(norm), {}}); }
+  void begin_half(std::variant<RmsNorm, LayerNorm> norm) { halves_.push_back({std::move(norm), {}}); }
 
   // A layer with forward(batch, x, y, accumulate). `kind` is what `inspect` shows ("mamba2"). A layer with a cache
   // knows its name; `name` is for the others.
@@ -62,7 +63,7 @@ class ResidualBlock final : public DecoderBlock {
     Run run;
   };
   struct Half {
-    RmsNorm norm;
+    std::variant<RmsNorm, LayerNorm> norm;
     std::vector<Branch> branches;
   };
   void add_branch(std::vector<LayerInfo> infos, BranchMultipliers multipliers, Run run);

@@ -274,8 +274,8 @@ TEST_F(PublishedHybrid, WhatTheMambaPackageKnowsAndIsNotComputedIsRefused) {
       copy.config().set(key, value);
     };
   };
-  expect_refused("mamba", package("d_intermediate", 96), {"d_intermediate"});
-  expect_refused("mamba", package("rms_norm", false), {"rms_norm"});
+  expect_refused("mamba", package("d_intermediate", 96), {"backbone.layers.0.mlp.fc1.weight", "[256, 48]"});
+  expect_refused("mamba", package("rms_norm", false), {"backbone.layers.0.norm.bias"});
   expect_refused("mamba", package("ssm_cfg", Json::Object{{"layer", "Mamba3"}}), {"ssm_cfg.layer"});
   expect_refused("mamba", package("attn_layer_idx", Json::Array{1}), {"attn_cfg.num_heads"});
 }
