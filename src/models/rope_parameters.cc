@@ -35,8 +35,7 @@ void read_scaling(ConfigFields& fields, ConfigFields& rope, RopeConfig& config) 
 
 }  // namespace
 
-RopeConfig read_rope_parameters(ConfigFields& fields, double default_theta, int64_t head_dim,
-                                double default_part) {
+RopeConfig read_rope_parameters(ConfigFields& fields, double default_theta, int64_t head_dim, double default_part) {
   RopeConfig config;
   double partial = default_part;
   fields.alias("rope_theta", {"theta"});
