@@ -80,10 +80,7 @@ TEST_F(PublishedLinear, MiniMaxRefusesWhatItDoesNotCompute) {
   expect_refused("minimax_text_01", [](ModelCopy& copy) { copy.config().set("shared_intermediate_size", 64); },
                  {"shared_intermediate_size", "minimax_text_01"});
   expect_refused("minimax_text_01", [](ModelCopy& copy) { copy.remove_key("attn_type_list"); }, {"attn_type_list"});
-  expect_refused("minimax_text_01",
-                 [](ModelCopy& copy) {
-                   copy.config().set("attn_type_list", Json::Array{0, 1, 2});
-                 },
+  expect_refused("minimax_text_01", [](ModelCopy& copy) { copy.config().set("attn_type_list", Json::Array{0, 1, 2}); },
                  {"attn_type_list"});
 }
 
@@ -141,11 +138,10 @@ TEST_F(PublishedLinear, Hgrn2CountsItsHeadsEitherWay) {
 TEST_F(PublishedLinear, FlaRefusesWhatItDoesNotCompute) {
   expect_refused("gla", [](ModelCopy& copy) { copy.config().set("feature_map", "elu"); }, {"feature_map"});
   expect_refused("gla", [](ModelCopy& copy) { copy.config().set("expand_k", 0.3); }, {"expand_k", "whole number"});
-  expect_refused("gla",
-                 [](ModelCopy& copy) {
-                   copy.config().set("attn", Json::Object{{"layers", Json::Array{9}}, {"num_heads", 3}});
-                 },
-                 {"attn", "layers"});
+  expect_refused(
+      "gla",
+      [](ModelCopy& copy) { copy.config().set("attn", Json::Object{{"layers", Json::Array{9}}, {"num_heads", 3}}); },
+      {"attn", "layers"});
   expect_refused("hgrn2", [](ModelCopy& copy) { copy.tensors().erase("model.lower_bounds"); }, {"model.lower_bounds"});
 }
 
