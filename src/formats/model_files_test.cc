@@ -120,7 +120,7 @@ TEST_F(WeightSources, ShardsAreReadThroughTheirIndex) {
       "model.safetensors.index.json",
       R"({"metadata":{"total_size":12},"weight_map":{"a":"one.safetensors","c":"two.safetensors","b":"two.safetensors"}})");
   for (const std::string& path : {folder(), at("model.safetensors.index.json")}) {
-    const SafetensorsSource source(path);
+    const FileWeights source(path);
     EXPECT_EQ(source.names(), (std::vector<std::string>{"a", "b", "c"}));
     EXPECT_EQ(to_float_vector(source.get("c")), std::vector<float>{3});
     EXPECT_EQ(source.files().size(), 2U);

@@ -42,8 +42,6 @@ class FileWeights final : public WeightSource {
   std::unordered_map<std::string, const TensorFile*> by_name_;
 };
 
-using SafetensorsSource = FileWeights;
-
 std::unique_ptr<WeightSource> open_weights(const std::string& path);
 
 // Whether a file of this name is of a format that holds weights, or the index of such files.

@@ -27,7 +27,7 @@ std::vector<float> copy_of(const TensorView& view) { return {view.as<float>(), v
 
 // A checkpoint, its expected values and what a step needs.
 struct Golden {
-  SafetensorsSource weights, expected;
+  FileWeights weights, expected;
   std::string config_json = "{}";
   EngineConfig config;
   ThreadPool pool{2};

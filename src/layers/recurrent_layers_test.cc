@@ -29,7 +29,7 @@ constexpr int64_t kTokens = 17, kHidden = 48, kSlots = 8;
 std::vector<float> copy_of(const TensorView& view) { return {view.as<float>(), view.as<float>() + view.shape.count()}; }
 
 struct Golden {
-  SafetensorsSource weights, expected;
+  FileWeights weights, expected;
   std::string config_json = "{}";
   EngineConfig config;
   ThreadPool pool{2};
