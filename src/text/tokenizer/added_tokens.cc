@@ -63,10 +63,10 @@ int32_t AddedTokens::add(AddedToken token, const Vocab& model) {
   return id;
 }
 
-bool AddedTokens::add_at(int32_t id, AddedToken token, const Vocab& model) {
+bool AddedTokens::add_at(int32_t id, AddedToken token, const Vocab& model, bool may_rename) {
   const int32_t known = id_of(token.content) != Vocab::kNone ? id_of(token.content) : model.find(token.content);
   if (token.content.empty() || (known != Vocab::kNone && known != id)) return false;
-  if (known == Vocab::kNone && (model.contains(id) || by_id_.contains(id))) return false;
+  if (known == Vocab::kNone && ((model.contains(id) && !may_rename) || by_id_.contains(id))) return false;
   if (token.special) special_.insert(token.content);
   place(id, std::move(token));
   return true;

@@ -42,8 +42,9 @@ class AddedTokens {
   // and an exact repetition are ignored. Returns the id, kNone where ignored.
   int32_t add(AddedToken token, const Vocab& model);
   // The same with an id that the file gives: for formats whose vocabulary has no place for these tokens. False where
-  // the id or the text belongs to another token.
-  bool add_at(int32_t id, AddedToken token, const Vocab& model);
+  // the id or the text belongs to another token; `may_rename`: the id may belong to one of the model's, which goes by
+  // this name then.
+  bool add_at(int32_t id, AddedToken token, const Vocab& model, bool may_rename = false);
   // Call once, after the last `add`.
   void finish(const Normalizer* normalizer);
 

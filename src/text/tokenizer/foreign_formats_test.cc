@@ -59,6 +59,19 @@ TEST(WorldVocabulary, IdZeroEndsATextAndIsSpelledByNone) {
   EXPECT_EQ(std::count(ids.begin(), ids.end(), 0), 0);
 }
 
+TEST(WorldVocabulary, TheConfigMayNameIdZero) {
+  const std::string bytes = "1 'a' 1\n2 '<' 1\n3 's' 1\n4 '>' 1\n";
+  for (const char* name : {"<s>", "<|rwkv_tokenizer_end_of_text|>"}) {
+    const std::string config = std::string(R"({"eos_token": ")") + name +
+                               R"(", "added_tokens_decoder": {"0": {"content": ")" + name + R"(", "special": true}}})";
+    const auto tokenizer = Tokenizer::from_file_bytes(bytes, config, kWorld);
+    EXPECT_EQ(tokenizer->eos_id(), 0);
+    EXPECT_EQ(tokenizer->encode("a" + std::string(name) + "a").value(), (std::vector<int32_t>{1, 0, 1}));
+    EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{1, 0, 1}), "aa");
+    EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{1, 0, 1}, false), "a" + std::string(name) + "a");
+  }
+}
+
 TEST(WorldVocabulary, DamagedLinesAreNamed) {
   for (const auto& [text, part] : std::vector<std::pair<std::string, std::string>>{
            {"", "no tokens"},

@@ -113,7 +113,8 @@ void Tokenizer::Impl::load_foreign_added(std::vector<std::pair<int32_t, AddedTok
     for (auto& [id, token] : read_added_decoder(place)) {
       token.normalized = false;  // the formats' normalizers are for texts
       const std::string content = token.content;
-      if (!added.add_at(static_cast<int32_t>(id), std::move(token), model->vocab()))
+      const bool may_rename = id == hidden_special;
+      if (!added.add_at(static_cast<int32_t>(id), std::move(token), model->vocab(), may_rename))
         log_warn("{}: added_tokens_decoder gives \"{}\" the id {}, which is another token's; it is left out",
                  place.place(), content, id);
     }
