@@ -41,6 +41,19 @@ void transpose(ExportedState& state, int64_t rows, int64_t cols) {
   state.shape = {1, cols, rows};
 }
 
+// The delta rules' contract keeps (heads, value dim, key dim); published states are (heads, key dim, value dim).
+void turn_heads(ExportedState& state) {
+  const int64_t heads = state.shape[1], values = state.shape[2], keys = state.shape[3];
+  std::vector<float> turned(state.values.size());
+  for (int64_t h = 0; h < heads; ++h)
+    for (int64_t v = 0; v < values; ++v)
+      for (int64_t k = 0; k < keys; ++k)
+        turned[static_cast<size_t>((h * keys + k) * values + v)] =
+            state.values[static_cast<size_t>((h * values + v) * keys + k)];
+  state.values = std::move(turned);
+  state.shape = {1, heads, keys, values};
+}
+
 void export_recurrent(const MambaBase& layer, int32_t slot, std::vector<ExportedState>& out) {
   const std::vector<StateLaneOrder> orders = layer.get_state_lane_order();
   const std::vector<std::string> names = layer.get_state_names();
@@ -53,6 +66,7 @@ void export_recurrent(const MambaBase& layer, int32_t slot, std::vector<Exported
     state.shape = {1};
     state.shape.insert(state.shape.end(), block.shape.begin(), block.shape.end());
     if (names[i] == "conv" || names[i].starts_with("conv.")) transpose(state, block.shape[0], block.shape[1]);
+    if (layer.mamba_type() == MambaAttentionBackendEnum::kGdnAttn && names[i] == "recurrent") turn_heads(state);
     out.push_back(std::move(state));
   }
 }

@@ -94,13 +94,26 @@ std::optional<Tensors::Stacked> Tensors::find_stacked(const std::string& name) c
   return Stacked{all, layer};
 }
 
+// FLA keeps the windows of q, k and v apart, "state.i.conv.q" ..., where one convolution over all three does.
+std::vector<std::string> Tensors::find_parts(const std::string& name) const {
+  std::vector<std::string> parts;
+  if (!name.ends_with(".conv") || file_->find(name) != nullptr) return parts;
+  for (const char* part : {".q", ".k", ".v"}) {
+    if (file_->find(name + part) == nullptr) return {};
+    parts.push_back(name + part);
+  }
+  return parts;
+}
+
 bool Tensors::contains_prefix(const std::string& prefix) const {
   const std::vector<std::string> names = file_->names();
   return find_stacked(prefix + "att_shift") ||
          std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.starts_with(prefix); });
 }
 
-bool Tensors::contains(const std::string& name) const { return file_->find(name) != nullptr || find_stacked(name); }
+bool Tensors::contains(const std::string& name) const {
+  return file_->find(name) != nullptr || find_stacked(name) || !find_parts(name).empty();
+}
 
 std::vector<float> Tensors::floats(const std::string& name) const {
   if (const std::optional<Stacked> stacked = find_stacked(name)) {
@@ -108,6 +121,14 @@ std::vector<float> Tensors::floats(const std::string& name) const {
     std::vector<float> values(static_cast<size_t>(stacked->all.shape[1]));
     for (size_t i = 0; i < values.size(); ++i)
       values[i] = stacked->all.as<float>()[static_cast<int64_t>(i) * layers + stacked->layer];
+    return values;
+  }
+  if (const std::vector<std::string> parts = find_parts(name); !parts.empty()) {
+    std::vector<float> values;
+    for (const std::string& part : parts) {
+      const std::vector<float> one = floats(part);
+      values.insert(values.end(), one.begin(), one.end());
+    }
     return values;
   }
   const TensorView view = file_->get(name);
@@ -123,6 +144,11 @@ std::vector<int32_t> Tensors::ids(const std::string& name) const {
 
 std::vector<int64_t> Tensors::shape(const std::string& name) const {
   if (const std::optional<Stacked> stacked = find_stacked(name)) return {1, stacked->all.shape[1]};
+  if (const std::vector<std::string> parts = find_parts(name); !parts.empty()) {
+    std::vector<int64_t> whole = shape(parts[0]);
+    for (size_t i = 1; i < parts.size(); ++i) whole[1] += shape(parts[i])[1];
+    return whole;
+  }
   const TensorView view = file_->get(name);
   return {view.shape.begin(), view.shape.end()};
 }

@@ -45,6 +45,7 @@ class Tensors {
  private:
   struct Stacked;
   std::optional<Stacked> find_stacked(const std::string& name) const;
+  std::vector<std::string> find_parts(const std::string& name) const;
 
   std::unique_ptr<SafetensorsFile> file_;
 };

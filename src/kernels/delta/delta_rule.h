@@ -7,7 +7,7 @@
 //   S <- diag(exp(g)) S        u = beta (v - S^T k)        S <- S + k u^T        y = S^T q
 //   q, k <- q, k / sqrt(sum of squares + norm_eps), then q <- scale q          norm_eps 0: as they come
 //   g = -rate softplus(gate + bias), or with a lower bound L < 0  g = L sigmoid(rate (gate + bias)); no gate: 0
-//   beta = beta_scale sigmoid(b)
+//   beta = beta_scale sigmoid(b), without logits b: beta_scale
 //
 // One sweep: with k- = exp(g) k and q- = exp(g) q, a token reads S once for S^T k- and S^T q-, then S <- exp(g) S + k
 // u^T and y = S^T q- + (k . q) u. A head's state of some value channels stays in the first-level cache over a row's
@@ -43,7 +43,7 @@ struct DeltaRuleArgs {
   const float* gate_bias = nullptr;  // [Hv, Dk] or [Hv]; null: 0
   const float* gate_rate = nullptr;  // [Hv], exp(A_log)
   float gate_lower_bound = 0;        // 0: none
-  const float* beta = nullptr;       // [T, Hv] logits, token stride beta_stride
+  const float* beta = nullptr;       // [T, Hv] logits, token stride beta_stride, or null
   int64_t beta_stride = 0;
   float beta_scale = 1;
   float norm_eps = 0;

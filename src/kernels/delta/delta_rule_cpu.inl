@@ -78,9 +78,11 @@ inline void delta_make_ready(const DeltaRuleArgs& args, int64_t head, int64_t to
       store(q + i, load(q + i) * d);
     }
     r.kq[t] = reduce_add(kq);
-    float beta;
-    store_n(&beta, set1(args.beta_scale) * sigmoidv(set1(args.beta[(token + t) * args.beta_stride + head])), 1);
-    r.beta[t] = beta;
+    r.beta[t] = args.beta_scale;
+    if (args.beta != nullptr) {
+      const Vec logit = set1(args.beta[(token + t) * args.beta_stride + head]);
+      store_n(r.beta + t, set1(args.beta_scale) * sigmoidv(logit), 1);
+    }
     const float* v = args.v + (token + t) * args.v_stride + head * args.value_dim;
     for (int64_t i = 0; i < args.value_dim; i += kLanes) store(r.v + t * r.vp + i, delta_load(v, i, args.value_dim));
   }

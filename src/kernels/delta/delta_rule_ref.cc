@@ -34,8 +34,8 @@ void step(const DeltaRuleArgs& args, int64_t token, int64_t head, Values& s) {
   const Values k = normed(args, args.k + token * args.k_stride + key_head * dk, 1.0);
   const float* v = args.v + token * args.v_stride + head * dv;
   float* y = args.y + token * args.y_stride + head * dv;
-  const double beta =
-      args.beta_scale / (1.0 + std::exp(-static_cast<double>(args.beta[token * args.beta_stride + head])));
+  double beta = args.beta_scale;
+  if (args.beta != nullptr) beta /= 1.0 + std::exp(-static_cast<double>(args.beta[token * args.beta_stride + head]));
   Values decay;
   for (int64_t i = 0; i < dk; ++i) decay.push_back(std::exp(log_decay(args, token, head, i)));
   for (int64_t r = 0; r < dv; ++r) {

@@ -16,6 +16,7 @@ struct Problem {
   Decay decay = Decay::kChannel;
   DType dtype = DType::kFloat32;
   float norm_eps = 1e-6f;
+  bool beta = true;
 };
 
 struct Inputs {
@@ -56,7 +57,7 @@ struct Inputs {
     a.gate_stride = gate_width();
     a.gate_per_channel = p.decay != Decay::kHead;
     a.gate_lower_bound = p.decay == Decay::kBounded ? -5.0f : 0.0f;
-    a.beta = beta.data();
+    a.beta = p.beta ? beta.data() : nullptr;
     a.beta_stride = p.value_heads;
     a.beta_scale = p.decay == Decay::kHead ? 2.0f : 1.0f;
     a.norm_eps = p.norm_eps;
@@ -99,7 +100,8 @@ TEST(DeltaRule, CandidatesAgreeOnEveryKindOfRow) {
        {Problem{4, 4, 16, 16}, Problem{2, 2, 128, 128}, Problem{2, 4, 16, 24, Decay::kHead},
         Problem{5, 5, 12, 12, Decay::kBounded}, Problem{1, 3, 33, 40, Decay::kHead}, Problem{3, 3, 20, 7, Decay::kNone},
         Problem{2, 2, 24, 96, Decay::kNone, DType::kFloat32, 0}, Problem{2, 4, 32, 64, Decay::kHead, DType::kBFloat16},
-        Problem{2, 2, 16, 20, Decay::kChannel, DType::kFloat16}}) {
+        Problem{2, 2, 16, 20, Decay::kChannel, DType::kFloat16},
+        Problem{2, 2, 16, 16, Decay::kHead, DType::kFloat32, 1e-6f, false}}) {
     SCOPED_TRACE(::testing::Message() << p.value_heads << " heads of " << p.key_dim << " by " << p.value_dim);
     expect_candidates_agree(delta_rule(), tolerance_of(p.dtype),
                             [&](DeltaRuleFunction f) { return run(p, SlotRows::prefill(), false, f, pool); });
