@@ -154,7 +154,7 @@ MambaSsmConfig read_config(const std::string& text, const std::string& path) {
       .required("d_model", &c.d_model, hidden_bound())
       .required("n_layer", &c.n_layer, layers_bound())
       .optional("pad_vocab_size_multiple", &multiple, 8, between(1, 1 << 20))
-      .optional("d_intermediate", &c.d_intermediate, 0, between(0, static_cast<double>(kMostWidth / 2)))
+      .optional("d_intermediate", &c.d_intermediate, 0, between(0, static_cast<double>(kMostWidth) / 2))
       .optional("rms_norm", &c.rms_norm, true)
       .optional("tie_embeddings", &c.tie_embeddings, true);
   read_mixer(fields, c);

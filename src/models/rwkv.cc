@@ -58,7 +58,8 @@ std::unique_ptr<RwkvBlock> make_block(const RwkvConfig& c, const RwkvNames& name
   if (block.index == 0) config.pre_norm = names.pre_norm;
   config.att_kind = "wkv4";
   if (c.rescale_every > 0) {
-    config.branch_scale = std::exp2(-static_cast<double>(block.index / c.rescale_every));
+    const int64_t times_halved = block.index / c.rescale_every;
+    config.branch_scale = std::exp2(-static_cast<double>(times_halved));
     if ((block.index + 1) % c.rescale_every == 0) config.output_scale = 0.5;
   }
   return std::make_unique<RwkvBlock>(config, block.layer,

@@ -11,6 +11,7 @@ double decay_of(const GatedLinearAttentionArgs& args, int64_t token, int64_t hea
   if (args.slopes != nullptr) return std::exp(-static_cast<double>(args.slopes[head]));
   const int64_t place = token * args.decay_stride;
   if (args.log_decay != nullptr) return std::exp(static_cast<double>(args.log_decay[place + head / args.group]));
+  if (args.decay == nullptr) return 1.0;
   return args.decay[place + head / args.group * args.key_dim + key];
 }
 

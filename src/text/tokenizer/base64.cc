@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer/base64.h"
 
+#include <cstdint>
+
 namespace coluber {
 namespace {
 

@@ -48,12 +48,12 @@ void PostProcessor::load_template(const Component& component) {
   std::vector<Part> parts;
   for (const Component& piece : component.children("single")) {
     if (piece.has("Sequence")) {
-      const std::string& name = piece.child("Sequence").text("id");
+      const std::string name = piece.child("Sequence").text("id");
       if (name != "A")
         piece.refuse("the template of a single text should name the sequence \"A\", found \"" + name + "\"");
       parts.push_back({true, {}});
     } else if (piece.has("SpecialToken")) {
-      const std::string& name = piece.child("SpecialToken").text("id");
+      const std::string name = piece.child("SpecialToken").text("id");
       const auto found = specials.find(name);
       if (found == specials.end()) piece.refuse("\"special_tokens\" does not list \"" + name + "\"");
       parts.push_back({false, found->second});
