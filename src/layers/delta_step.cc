@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/delta_step.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "layers/recurrent_layer.h"
+
+namespace coluber {
+
+DeltaStep::DeltaStep(const MambaBase& layer, const ForwardBatch& batch, int64_t conv_elements,
+                     int64_t recurrent_elements)
+    : layer_(layer), batch_(batch), metadata_(batch.metadata<GDNAttentionMetadata>(layer)) {
+  check_bound(layer, {conv_elements, recurrent_elements});
+  const GDNAttentionMetadata& m = metadata_;
+  const auto decodes = static_cast<size_t>(m.num_decodes), prefills = static_cast<size_t>(m.num_prefills);
+  COLUBER_CHECK(m.num_spec_decodes == 0 && m.num_decode_tokens == m.num_decodes,
+                "layer '{}': {} rows with draft tokens, {} decode rows with {} tokens; expected one token a row",
+                layer.layer_name(), m.num_spec_decodes, m.num_decodes, m.num_decode_tokens);
+  COLUBER_CHECK(m.num_decode_tokens + m.num_prefill_tokens <= batch.num_tokens(),
+                "layer '{}': {} decode and {} prefill tokens in a batch of {}", layer.layer_name(), m.num_decode_tokens,
+                m.num_prefill_tokens, batch.num_tokens());
+  COLUBER_CHECK(m.non_spec_state_indices_tensor.size() >= decodes && m.prefill_state_indices.size() >= prefills &&
+                    m.prefill_has_initial_state.size() >= prefills &&
+                    (prefills == 0 || (m.prefill_query_start_loc.size() > prefills &&
+                                       m.prefill_query_start_loc[prefills] <= m.num_prefill_tokens)),
+                "layer '{}': {} decode and {} prefill rows, {} and {} state indices", layer.layer_name(), m.num_decodes,
+                m.num_prefills, m.non_spec_state_indices_tensor.size(), m.prefill_state_indices.size());
+  COLUBER_CHECK(!m.checkpoint.any, "layer '{}': a checkpoint inside a prefill was asked for; end the chunk there",
+                layer.layer_name());
+}
+
+DeltaStep::Rows DeltaStep::decodes() const {
+  return {0, metadata_.num_decodes, nullptr, metadata_.non_spec_state_indices_tensor.data(), nullptr};
+}
+
+DeltaStep::Rows DeltaStep::prefills() const {
+  return {metadata_.num_decodes, metadata_.num_prefills, metadata_.prefill_query_start_loc.data(),
+          metadata_.prefill_state_indices.data(), metadata_.prefill_has_initial_state.data()};
+}
+
+StateSlots DeltaStep::slots_of(const Rows& rows, size_t state) const {
+  const TensorView& view = layer_.kv_cache()[state];
+  StateSlots slots;
+  slots.base = view.data;
+  slots.dtype = view.dtype;
+  slots.slot_stride_bytes = view.strides[0] * dtype_size(view.dtype);
+  slots.src = slots.dst = rows.slots;
+  slots.has_initial_state = rows.has_initial_state;
+  return slots;
+}
+
+void DeltaStep::convolve(CausalConv1dArgs args) const {
+  const float* x = args.x;
+  float* y = args.y;
+  for (const Rows& rows : {decodes(), prefills()}) {
+    if (rows.count == 0) continue;
+    args.x = x + rows.first_token * args.x_stride;
+    args.y = y + rows.first_token * args.y_stride;
+    args.state = slots_of(rows, 0);
+    args.rows = rows.count;
+    args.query_start_loc = rows.query_start_loc;
+    (rows.query_start_loc == nullptr ? causal_conv1d_update() : causal_conv1d())(args, *batch_.thread_pool);
+  }
+}
+
+void DeltaStep::attend(DeltaRuleArgs args) const {
+  const DeltaRuleArgs all = args;
+  for (const Rows& rows : {decodes(), prefills()}) {
+    if (rows.count == 0) continue;
+    const int64_t first = rows.first_token;
+    args.q = all.q + first * all.q_stride;
+    args.k = all.k + first * all.k_stride;
+    args.v = all.v + first * all.v_stride;
+    if (all.gate != nullptr) args.gate = all.gate + first * all.gate_stride;
+    if (all.beta != nullptr) args.beta = all.beta + first * all.beta_stride;
+    args.y = all.y + first * all.y_stride;
+    args.state = slots_of(rows, 1);
+    args.rows = rows.count;
+    args.query_start_loc = rows.query_start_loc;
+    check_delta_rule(args);
+    delta_rule()(args, *batch_.thread_pool, *batch_.workspace);
+  }
+}
+
+void DeltaStep::zero_padding(float* values, int64_t width) const {
+  const int64_t computed = metadata_.num_decode_tokens + metadata_.num_prefill_tokens;
+  std::fill(values + computed * width, values + batch_.num_tokens() * width, 0.0f);
+}
+
+}  // namespace coluber
