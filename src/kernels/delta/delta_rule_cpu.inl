@@ -8,14 +8,14 @@ inline constexpr int64_t kDeltaTokens = 16;
 inline constexpr int64_t kDeltaBlock = 16;  // value channels that lie side by side in a state
 
 struct DeltaReady {
-  float* decay;        // [tokens, kp] exp(g)
-  float* k;            // [tokens, kp]
-  float* k_decayed;    // [tokens, kp]
-  float* q_decayed;    // [tokens, kp]
-  float* v;            // [tokens, vp]
+  float* decay;      // [tokens, kp] exp(g)
+  float* k;          // [tokens, kp]
+  float* k_decayed;  // [tokens, kp]
+  float* q_decayed;  // [tokens, kp]
+  float* v;          // [tokens, vp]
   float kq[kDeltaTokens];
   float beta[kDeltaTokens];
-  int64_t kp, vp;      // row strides: whole vectors, whole blocks
+  int64_t kp, vp;  // row strides: whole vectors, whole blocks
 };
 
 inline int64_t delta_round(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -36,8 +36,8 @@ inline void delta_decays(const DeltaRuleArgs& args, int64_t token, int64_t head,
   const float* bias = args.gate_bias == nullptr ? nullptr : args.gate_bias + channel;
   const Vec rate = set1(args.gate_rate[head]);
   const auto decay_of = [&](Vec x) {
-    const Vec g = args.gate_lower_bound != 0 ? set1(args.gate_lower_bound) * sigmoidv(rate * x)
-                                             : (zero() - rate) * softplusv(x);
+    const Vec g =
+        args.gate_lower_bound != 0 ? set1(args.gate_lower_bound) * sigmoidv(rate * x) : (zero() - rate) * softplusv(x);
     return expv(g);
   };
   if (!args.gate_per_channel) {
