@@ -2,7 +2,7 @@
 //
 // RWKV-4 (Peng et al., 2023). x = x + att(ln1(x)); x = x + ffn(ln2(x)); the embedding has a layer norm of its own.
 // Every `rescale_every` layers the residual stream is halved, and what later layers add with it. The sizes come from
-// config.json or, for a bare .pth with BlinkDL's names, from the tensors.
+// config.json or, with BlinkDL's names (bare .pth files), from the tensors.
 #include <cmath>
 
 #include "base/json.h"
@@ -70,10 +70,12 @@ std::unique_ptr<RwkvBlock> make_block(const RwkvConfig& c, const RwkvNames& name
 std::unique_ptr<Model> load(ModelLoadContext& context) {
   const RwkvNames& names = rwkv_names(context.weights);
   RwkvConfig c;
-  if (context.config_json.empty())
+  if (names.base.empty()) {
     c.sizes = read_rwkv_sizes(context.weights, names, {});
-  else
+    c.layer_norm_epsilon = check_rwkv_config(context, c.sizes).layer_norm_epsilon;
+  } else {
     c = read_config(context.config_json, context.config_path);
+  }
   // transformers gives the last norm no epsilon of the config's.
   DecoderConfig decoder = rwkv_decoder("rwkv", names, c.sizes, 1e-5);
   decoder.tied = c.tie_word_embeddings;
@@ -82,8 +84,8 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
                                    [&](const BlockContext& block) { return make_block(c, names, block); });
 }
 
-bool recognizes(const std::string& config_json, const WeightSource& weights) {
-  return config_json.empty() && weights.contains("emb.weight") && weights.contains("blocks.0.att.time_first") &&
+bool recognizes(const std::string&, const WeightSource& weights) {
+  return weights.contains("emb.weight") && weights.contains("blocks.0.att.time_first") &&
          weights.contains("blocks.0.att.time_decay") && !weights.contains("blocks.0.att.ln_x.weight");
 }
 

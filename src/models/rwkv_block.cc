@@ -118,7 +118,7 @@ std::string RwkvNames::att_tensor(int64_t layer, std::string_view name) const {
 const RwkvNames& rwkv_names(const WeightSource& weights) {
   static const RwkvNames kBlinkDl{"", "emb", "att", "ffn", "ln0"};
   static const RwkvNames kHuggingFace{"rwkv", "embeddings", "attention", "feed_forward", "pre_ln"};
-  return weights.contains("rwkv.embeddings.weight") ? kHuggingFace : kBlinkDl;
+  return weights.contains("emb.weight") ? kBlinkDl : kHuggingFace;
 }
 
 RwkvSizes read_rwkv_sizes(const WeightSource& weights, const RwkvNames& names, std::string_view heads_tensor) {
