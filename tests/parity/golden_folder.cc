@@ -72,6 +72,11 @@ std::vector<Folder> find_folders() {
   return folders;
 }
 
+std::string container_of(const std::string& family) {
+  constexpr std::string_view kText = "_text";
+  return family.ends_with(kText) ? family.substr(0, family.size() - kText.size()) : std::string();
+}
+
 Tensors::Tensors(const std::string& folder)
     : file_(std::make_unique<SafetensorsFile>(folder + "/golden.safetensors")) {}
 

@@ -33,6 +33,9 @@ inline void PrintTo(const Folder& folder, std::ostream* os) {
 // Every folder with golden.json, by name; a trimmed copy in tests/data has a name of its own beside the whole folder.
 std::vector<Folder> find_folders();
 
+// "x" for "x_text", transformers' name of the text part of a container; empty for other families.
+std::string container_of(const std::string& family);
+
 class Tensors {
  public:
   explicit Tensors(const std::string& folder);
