@@ -37,6 +37,22 @@ std::string family_of(const std::string& path) {
   }
 }
 
+// The first position whose query sees fewer keys than there are, in configs of sparse attention.
+int64_t decided_positions(const std::filesystem::path& config_path) {
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  if (!std::filesystem::exists(config_path)) return kAll;
+  const Json config = read_json_file(config_path, JsonParseOptions{.allow_python_constants = true});
+  const Json* text = config.find("text_config");
+  if (text == nullptr || !text->is_object()) text = &config;
+  for (const auto& [budget, block] :
+       {std::pair{"index_topk", "index_kpool"}, std::pair{"indexer_budget", "indexer_compress_ratio"}}) {
+    const Json *keys = text->find(budget), *size = text->find(block);
+    if (keys != nullptr && keys->is_int() && size != nullptr && size->is_int())
+      return keys->as_int() + size->as_int() - 1;
+  }
+  return kAll;
+}
+
 Folder read_folder(const std::filesystem::path& path) {
   Folder folder;
   folder.path = path.string();
@@ -49,6 +65,7 @@ Folder read_folder(const std::filesystem::path& path) {
   for (const Json& length : golden.at("prompt_lengths").as_array()) folder.prompt_lengths.push_back(length.as_int());
   if (const Json* prompt = golden.find("hidden_and_states_prompt"); prompt != nullptr && prompt->is_int())
     folder.states_prompt = prompt->as_int();
+  folder.decided_positions = decided_positions(path / "config.json");
   return folder;
 }
 
