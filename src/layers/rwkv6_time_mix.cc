@@ -2,7 +2,6 @@
 #include "layers/rwkv6_time_mix.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "cache/state_shape.h"
 #include "kernels/wkv/wkv6.h"
@@ -62,19 +61,14 @@ void Rwkv6TimeMix::load_own_mixes(WeightLoader& loader) {
   const std::optional<Shape> stored = loader.shape_of("time_maa_w2");
   const int64_t rank = stored && stored->rank() == 3 ? (*stored)[1] : 1;
   mix_down_ = transposed_linear(loader, "time_maa_w1", hidden, kMixes * rank);
-  const TensorView up = loader.take("time_maa_w2", Shape{kMixes, rank, hidden});
-  const auto element = static_cast<size_t>(dtype_size(up.dtype));
-  std::vector<std::byte> turned(static_cast<size_t>(rank * hidden) * element);
+  const Shape expected{kMixes, rank, hidden};
+  const TensorView up = loader.take("time_maa_w2", expected);
   for (int64_t j = 0; j < kMixes; ++j) {
-    for (int64_t r = 0; r < rank && !loader.describe_only(); ++r) {
-      for (int64_t d = 0; d < hidden; ++d) {
-        const int64_t from = j * up.strides[0] + r * up.strides[1] + d * up.strides[2];
-        std::memcpy(turned.data() + static_cast<size_t>(d * rank + r) * element,
-                    up.data + static_cast<size_t>(from) * element, element);
-      }
-    }
-    mix_up_.emplace_back(loader, TensorView::contiguous(turned.data(), up.dtype, Shape{hidden, rank}),
-                         std::vector<float>());
+    TensorView part = up;
+    part.data += dtype_bytes(up.dtype, j * up.strides[0]);
+    part.shape = Shape{rank, hidden};
+    part.strides = Shape{up.strides[1], up.strides[2]};
+    mix_up_.push_back(transposed_linear(loader, part, stored == expected));
   }
   decay_lora_ = RwkvLora::transposed(loader, "time_decay_w1", "time_decay_w2", {}, hidden, hidden, WkvMap::kTanh);
 }

@@ -32,25 +32,29 @@ std::vector<float> take_vector(WeightLoader& loader, std::string_view name, int6
   return loader.take_float(name, stored && stored->count() == size ? *stored : Shape{size});
 }
 
-Linear transposed_linear(WeightLoader& loader, std::string_view name, int64_t in, int64_t out) {
-  const TensorView stored = loader.take(name, Shape{in, out});
-  TensorView turned = stored;
-  turned.shape = Shape{out, in};
-  turned.strides = Shape{in, 1};
+Linear transposed_linear(WeightLoader& loader, const TensorView& matrix, bool is_stored) {
+  const int64_t in = matrix.shape[0], out = matrix.shape[1];
+  TensorView turned = TensorView::contiguous(matrix.data, matrix.dtype, Shape{out, in});
   std::vector<std::byte> bytes;
-  if (!loader.describe_only()) {
-    const auto size = static_cast<size_t>(dtype_size(stored.dtype));
+  if (is_stored && !loader.describe_only()) {
+    const auto size = static_cast<size_t>(dtype_size(matrix.dtype));
     bytes.resize(static_cast<size_t>(in * out) * size);
     for (int64_t i = 0; i < in; ++i) {
-      const std::byte* row = stored.data + static_cast<size_t>(i * stored.strides[0]) * size;
+      const std::byte* row = matrix.data + static_cast<size_t>(i * matrix.strides[0]) * size;
       for (int64_t o = 0; o < out; ++o)
         std::memcpy(bytes.data() + static_cast<size_t>(o * in + i) * size,
-                    row + static_cast<size_t>(o * stored.strides[1]) * size, size);
+                    row + static_cast<size_t>(o * matrix.strides[1]) * size, size);
     }
-    loader.release(stored);
+    loader.release(matrix);
     turned.data = bytes.data();
   }
   return Linear(loader, turned, {});
+}
+
+Linear transposed_linear(WeightLoader& loader, std::string_view name, int64_t in, int64_t out) {
+  const Shape expected{in, out};
+  const bool is_stored = loader.shape_of(name) == expected;
+  return transposed_linear(loader, loader.take(name, expected), is_stored);
 }
 
 RwkvLora::RwkvLora(Linear down, Linear up, std::vector<float> bias, std::optional<WkvMap> map)

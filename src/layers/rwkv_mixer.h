@@ -38,6 +38,8 @@ std::vector<float> take_vector(WeightLoader& loader, std::string_view name, int6
 
 // `name` [in, out], as y = x W has it.
 Linear transposed_linear(WeightLoader& loader, std::string_view name, int64_t in, int64_t out);
+// The same of a part of a tensor. What is not stored but the loader's zeros is not copied, however large.
+Linear transposed_linear(WeightLoader& loader, const TensorView& matrix, bool is_stored);
 
 // y = f(x down) up + bias, f a map or nothing.
 class RwkvLora {
