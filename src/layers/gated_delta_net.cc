@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "cache/state_shape.h"
 #include "kernels/moe/activation.h"
-#include "kernels/norm/norm.h"
 #include "layers/recurrent_layer.h"
 #include "tensor/workspace.h"
 
@@ -45,12 +44,12 @@ std::vector<float> take_conv_weights(WeightLoader& loader, const GatedDeltaNetCo
     total += stored[i];
   }
   if (total == channels && *std::min_element(stored, stored + 3) > 0) std::copy_n(stored, 3, widths);
+  std::vector<float> parts[3];  // first of all: the loader refuses what no checkpoint holds
+  for (int i = 0; i < 3; ++i) parts[i] = take_conv_weight(loader, names[i], widths[i], taps);
   std::vector<float> weights(static_cast<size_t>(taps * channels));
-  int64_t first = 0;
-  for (int i = 0; i < 3; first += widths[i++]) {
-    const std::vector<float> one = take_conv_weight(loader, names[i], widths[i], taps);
+  for (int64_t i = 0, first = 0; i < 3; first += widths[i++]) {
     for (int64_t j = 0; j < taps; ++j)
-      std::copy_n(one.begin() + j * widths[i], widths[i], weights.begin() + j * channels + first);
+      std::copy_n(parts[i].begin() + j * widths[i], widths[i], weights.begin() + j * channels + first);
   }
   return weights;
 }
@@ -215,7 +214,7 @@ void GatedDeltaNet::norm_and_gate(const ForwardBatch& batch, const float* z, flo
     return;
   }
   args.z = z;
-  args.gate = Gate::kSilu;
+  args.gate = config_.output_gate_function;
   rms_norm_then_gate()(args, *batch.thread_pool);
 }
 
