@@ -2,6 +2,7 @@
 #include "kernels/gemm/packed_matrix.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -29,7 +30,10 @@ std::byte* map_pages(int64_t bytes) {
   auto* begin = static_cast<std::byte*>(memory);
   const int64_t skip = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(begin)) & (kHugePage - 1);
   if (skip > 0) ::munmap(begin, static_cast<size_t>(skip));
-  if (skip < kHugePage) ::munmap(begin + skip + bytes, static_cast<size_t>(kHugePage - skip));
+  // The rest starts at the next page: what is given back anywhere else stays mapped.
+  const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+  const int64_t end = skip + (bytes + page - 1) / page * page;
+  if (end < bytes + kHugePage) ::munmap(begin + end, static_cast<size_t>(bytes + kHugePage - end));
   // Only whole huge pages: the rest would cost up to 2 MiB of real memory a matrix. Refusal is harmless.
   const int64_t whole = bytes / kHugePage * kHugePage;
   if (whole > 0) ::madvise(begin + skip, static_cast<size_t>(whole), MADV_HUGEPAGE);
