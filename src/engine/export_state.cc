@@ -65,8 +65,10 @@ void export_recurrent(const MambaBase& layer, int32_t slot, std::vector<Exported
     unpack_state(block, orders[i], state.values.data());
     state.shape = {1};
     state.shape.insert(state.shape.end(), block.shape.begin(), block.shape.end());
-    if (names[i] == "conv" || names[i].starts_with("conv.")) transpose(state, block.shape[0], block.shape[1]);
-    if (layer.mamba_type() == MambaAttentionBackendEnum::kGdnAttn && names[i] == "recurrent") turn_heads(state);
+    if ((names[i] == "conv" || names[i].starts_with("conv.")) && block.shape.rank() == 2)
+      transpose(state, block.shape[0], block.shape[1]);
+    if (layer.mamba_type() == MambaAttentionBackendEnum::kGdnAttn && names[i].starts_with("recurrent"))
+      turn_heads(state);
     out.push_back(std::move(state));
   }
 }

@@ -19,6 +19,7 @@
 
 #include "coluber/mamba_base.h"
 #include "coluber/model.h"
+#include "kernels/norm/norm.h"
 #include "layers/delta_step.h"
 #include "layers/linear.h"
 #include "layers/weight_loader.h"
@@ -53,6 +54,8 @@ struct GatedDeltaNetConfig {
   DeltaKeyNorm key_norm = DeltaKeyNorm::kL2;
   DeltaKeyActivation key_activation = DeltaKeyActivation::kSilu;  // of q and k; v has SiLU
   double norm_eps = 1e-6;
+  Gate output_gate_function = Gate::kSilu;
+  std::vector<std::string> state_names = {"conv", "recurrent"};
   // Tensor names below the layer's prefix, without ".weight".
   std::string norm = "o_norm";
   std::string out_proj = "o_proj";
@@ -71,6 +74,7 @@ class GatedDeltaNet : public MambaBase {
   std::vector<Shape> get_state_shape() const override;
   std::vector<DType> get_state_dtype() const override;
   std::vector<StateLaneOrder> get_state_lane_order() const override;
+  std::vector<std::string> get_state_names() const override { return config_.state_names; }
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kGdnAttn; }
 
   // x [T, hidden_size] to y [T, hidden_size], overwritten unless `accumulate`; y must not overlap x.

@@ -154,7 +154,8 @@ std::vector<float> Tensors::floats(const std::string& name) const {
     return values;
   }
   const TensorView view = file_->get(name);
-  COLUBER_CHECK(view.dtype == DType::kFloat32, "{} is not float32", name);
+  if (view.dtype == DType::kInt64) return {view.as<int64_t>(), view.as<int64_t>() + view.shape.count()};
+  COLUBER_CHECK(view.dtype == DType::kFloat32, "{} is neither float32 nor int64", name);
   return {view.as<float>(), view.as<float>() + view.shape.count()};
 }
 
