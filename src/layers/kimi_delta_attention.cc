@@ -30,14 +30,14 @@ KimiDeltaAttentionConfig checked(KimiDeltaAttentionConfig config, const WeightLo
 
 // The convolutions of q, k and v, side by side: [W, 3 * width].
 std::vector<float> take_conv_weights(WeightLoader& loader, int64_t width, int64_t taps) {
+  std::vector<std::vector<float>> thirds;  // first of all: the loader refuses what no checkpoint holds
+  for (const char* name : {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"})
+    thirds.push_back(take_conv_weight(loader, name, width, taps));
   std::vector<float> weights(static_cast<size_t>(taps * 3 * width));
-  int64_t third = 0;
-  for (const char* name : {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"}) {
-    const std::vector<float> one = take_conv_weight(loader, name, width, taps);
+  for (int64_t third = 0; third < 3; ++third)
     for (int64_t j = 0; j < taps; ++j)
-      std::copy_n(one.begin() + j * width, width, weights.begin() + (j * 3 + third) * width);
-    ++third;
-  }
+      std::copy_n(thirds[static_cast<size_t>(third)].begin() + j * width, width,
+                  weights.begin() + (j * 3 + third) * width);
   return weights;
 }
 
