@@ -12,9 +12,11 @@
 #include "engine/description.h"
 #include "engine/fingerprint.h"
 #include "engine/host_memory.h"
+#include "formats/gguf.h"
 #include "formats/hf_config.h"
 #include "formats/model_folder.h"
 #include "formats/weight_source.h"
+#include "kernels/op_registry.h"
 #include "models/family.h"
 
 namespace coluber {
@@ -69,6 +71,7 @@ void check_options(const EngineOptions& o) {
 }
 
 void refuse_what_cannot_run(const EngineOptions& o) {
+  check_forced_implementations();
   auto refuse = [](const std::string& what) {
     throw Error(ErrorCode::kUnsupported, what + " cannot run yet; it only changes what inspect shows");
   };
@@ -186,6 +189,14 @@ void open_weights_of(const ModelFolder& folder, LoadedModel& loaded) {
 LoadedModel open_folder(const EngineOptions& options, const ModelFolder& folder) {
   LoadedModel loaded;
   loaded.config = make_engine_config(options);
+  if (is_gguf_file(folder.weights_path)) {
+    auto weights = std::make_unique<GgufWeights>(folder.weights_path);
+    loaded.path = folder.weights_path;
+    loaded.config_json = weights->config_json();
+    loaded.weights = std::move(weights);
+    loaded.pool = make_pool(options);
+    return loaded;
+  }
   loaded.path = folder.config_path.empty() ? folder.weights_path : folder.config_path;
   if (!folder.config_path.empty()) {
     loaded.config_json = read_text_file(folder.config_path);

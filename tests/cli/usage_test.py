@@ -69,6 +69,15 @@ class Usage(CliTest):
                 self.assertRegex(result.err, expected)
                 self.assertIn("--", result.err)
 
+    def test_forced_implementations_that_there_are_not_are_refused_all_at_once_before_a_model_is_looked_for(self):
+        wrong = environment(COLUBER_FORCE_IMPL="gem=ref,gemm=sse9,nonsense")
+        for args in (["run", "no/such/model", "-p", "x"], ["inspect"], ["bench", "--reps", "1"], ["logits", "--ids", "1", "--out", "x"]):
+            with self.subTest(args=args):
+                self.fails(USAGE, *args, env=wrong, says=["COLUBER_FORCE_IMPL", "'gem'", "gemm", "'sse9'", "ref", "'nonsense'", "rms_norm"])
+        self.fails(USAGE, "run", "-p", "x", env=environment(COLUBER_FORCE_ISA="sse9"), says=["COLUBER_FORCE_ISA", "avx2"])
+        self.succeeds("run", "--help", env=wrong)
+        self.succeeds("run", "-p", "x", "-n", "1", env=environment(COLUBER_FORCE_IMPL="gemm=ref"))
+
     def test_a_value_may_begin_with_a_dash(self):
         result = self.succeeds("run", "--raw", "-p", "--help", "-n", "1", "--temperature", "0")
         self.assertNotIn("Usage", result.out)

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <set>
+#include <string>
 
 #include "families.h"
-#include "kernels/op.h"
+#include "kernels/op_registry.h"
 
 namespace coluber {
 namespace {
@@ -27,7 +29,37 @@ TEST(Selection, NoOperationOfTheFamiliesSelectsTheReference) {
   }
   const std::vector<Selection> selections = selected_implementations();
   EXPECT_GE(selections.size(), 8u);
-  for (const Selection& selection : selections) EXPECT_NE(selection.implementation, "ref") << selection.operation;
+  std::set<std::string> known;
+  for (const OperationNames& names : known_operations()) known.insert(names.operation);
+  for (const Selection& selection : selections) {
+    EXPECT_NE(selection.implementation, "ref") << selection.operation;
+    EXPECT_TRUE(known.contains(selection.operation))
+        << selection.operation << " cannot be forced: it lacks a line RegisterOperations beside its accessor";
+  }
+}
+
+class ForcedImplementations : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const char* value = std::getenv("COLUBER_FORCE_IMPL")) before_ = value;
+  }
+  void TearDown() override { ::setenv("COLUBER_FORCE_IMPL", before_.c_str(), 1); }
+
+ private:
+  std::string before_;
+};
+
+TEST_F(ForcedImplementations, AreCheckedBeforeTheModelIsLookedFor) {
+  ::setenv("COLUBER_FORCE_IMPL", "no_such_thing=ref", 1);
+  EngineOptions options;
+  options.model = "no/such/model";
+  try {
+    Engine::load(options);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("'no_such_thing'"), std::string::npos) << error.what();
+  }
 }
 
 }  // namespace

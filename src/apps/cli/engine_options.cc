@@ -4,6 +4,7 @@
 #include "apps/cli/cli.h"
 #include "apps/cli/progress.h"
 #include "base/error.h"
+#include "kernels/op_registry.h"
 
 namespace coluber::cli {
 namespace {
@@ -22,7 +23,10 @@ void take(To* to, const std::optional<From>& from) {
 }  // namespace
 
 void EngineFlags::declare_model(Arguments& arguments) {
-  arguments.positional("MODEL", &model, "folder of a checkpoint, or a file; without it the built-in model");
+  arguments.positional(
+      "MODEL", &model,
+      "folder of a checkpoint, or one of its files (.safetensors, .bin, .pth, an index of shards, config.json); "
+      "without it the built-in model");
 }
 
 void EngineFlags::declare(Arguments& arguments) {
@@ -43,6 +47,7 @@ void EngineFlags::declare(Arguments& arguments) {
 }
 
 EngineOptions EngineFlags::options(bool needs_model) const {
+  check_forced_implementations();  // the engine's check, before a machine is measured or a folder looked for
   EngineOptions options;
   options.model = needs_model ? model_or_builtin(model) : model;
   options.num_threads = static_cast<int>(threads_);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "kernels/op_registry.h"
 
 namespace coluber {
 namespace {
@@ -44,7 +45,8 @@ void index_scores_tiled(const IndexScoresArgs& args, ThreadPool& pool, Workspace
         convert_to_float(note_of_block(args, row, first + b), args.notes.dtype, args.key_dim, keys + b * args.key_dim);
       }
       for (int64_t d = 0; d < args.key_dim; ++d) {
-        for (int64_t b = 0; b < kIndexKeys; ++b) turned[d * kIndexKeys + b] = b < count ? keys[b * args.key_dim + d] : 0.0f;
+        for (int64_t b = 0; b < kIndexKeys; ++b)
+          turned[d * kIndexKeys + b] = b < count ? keys[b * args.key_dim + d] : 0.0f;
       }
       score_keys(args, row, first, count, turned);
     }
@@ -81,6 +83,10 @@ const Operation<IndexScoresFunction>& index_scores() {
                        {"avx2", Isa::kAvx2, &index_scores_tiled<avx2::index_score_keys>},
                        {"ref", Isa::kRef, &index_scores_ref}});
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(index_scores);
 }
 
 }  // namespace coluber

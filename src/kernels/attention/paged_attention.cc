@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "kernels/attention/attention_tiles.h"
 #include "kernels/attention/store_kv.h"
+#include "kernels/op_registry.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/attention/paged_attention_cpu.inl"
 #include "kernels/simd/foreach_isa.h"
@@ -274,6 +275,10 @@ const Operation<StoreKvFunction>& store_kv() {
                    {"avx2", Isa::kAvx2, &store_kv_parallel<avx2::store_kv_rows>},
                    {"ref", Isa::kRef, &store_kv_ref}});
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(paged_attention, store_kv);
 }
 
 }  // namespace coluber

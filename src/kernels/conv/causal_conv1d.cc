@@ -2,6 +2,7 @@
 #include "kernels/conv/causal_conv1d.h"
 
 #include "kernels/conv/causal_conv1d_ref.h"
+#include "kernels/op_registry.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/conv/causal_conv1d_cpu.inl"
 #include "kernels/simd/foreach_isa.h"
@@ -26,6 +27,10 @@ const Operation<CausalConv1dFunction>& causal_conv1d_update() {
                                                              {"ref", Isa::kRef, ref::causal_conv1d_update},
                                                          });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(causal_conv1d, causal_conv1d_update);
 }
 
 }  // namespace coluber

@@ -2,6 +2,7 @@
 #include "kernels/conv/short_conv.h"
 
 #include "kernels/conv/short_conv_ref.h"
+#include "kernels/op_registry.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/conv/short_conv_cpu.inl"
 #include "kernels/simd/foreach_isa.h"
@@ -25,6 +26,10 @@ const Operation<ShortConvFunction>& short_conv_update() {
                                                           {"ref", Isa::kRef, ref::short_conv_update},
                                                       });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(short_conv, short_conv_update);
 }
 
 }  // namespace coluber

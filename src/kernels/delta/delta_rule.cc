@@ -2,6 +2,7 @@
 #include "kernels/delta/delta_rule.h"
 
 #include "base/error.h"
+#include "kernels/op_registry.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/delta/delta_rule_cpu.inl"
 #include "kernels/simd/foreach_isa.h"
@@ -22,6 +23,10 @@ const Operation<DeltaRuleFunction>& delta_rule() {
                                                                      {"avx2", Isa::kAvx2, &avx2::delta_rule},
                                                                      {"ref", Isa::kRef, &delta_rule_ref}});
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(delta_rule);
 }
 
 }  // namespace coluber

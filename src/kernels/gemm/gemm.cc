@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "kernels/gemm/gemm_blocks.h"
 #include "kernels/gemm/gemm_cpu.h"
+#include "kernels/op_registry.h"
 
 namespace coluber {
 namespace {
@@ -71,6 +72,10 @@ const Operation<GemmFunction>& gemm() {
                                                      {"ref", Isa::kRef, checked<gemm_ref>},
                                                  });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(gemm);
 }
 
 }  // namespace coluber

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/linear/decay_gate.h"
 
+#include "kernels/op_registry.h"
+
 #include <cmath>
 
 #define COLUBER_SIMD_SOURCE "kernels/linear/decay_gate_cpu.inl"
@@ -47,6 +49,10 @@ const Operation<BoundedDecayFunction>& bounded_decay() {
                                                              {"ref", Isa::kRef, bounded_decay_ref},
                                                          });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(log_sigmoid_decay, bounded_decay);
 }
 
 }  // namespace coluber

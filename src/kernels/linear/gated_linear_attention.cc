@@ -3,6 +3,7 @@
 
 #include "kernels/linear/gated_linear_attention_ref.h"
 #include "kernels/linear/lightning_attention.h"
+#include "kernels/op_registry.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/linear/gated_linear_attention_cpu.inl"
 #include "kernels/simd/foreach_isa.h"
@@ -47,6 +48,11 @@ const Operation<LightningAttentionFunction>& lightning_attention_update() {
                                         {"ref", Isa::kRef, ref::lightning_attention_update},
                                     });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(gated_linear_attention, gated_linear_attention_update, lightning_attention,
+                                  lightning_attention_update);
 }
 
 }  // namespace coluber

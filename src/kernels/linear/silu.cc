@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/linear/silu.h"
 
+#include "kernels/op_registry.h"
+
 #include <cmath>
 
 #define COLUBER_SIMD_SOURCE "kernels/linear/silu_cpu.inl"
@@ -25,6 +27,10 @@ const Operation<SiluFunction>& silu() {
                                                              {"ref", Isa::kRef, silu_ref},
                                                          });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(silu);
 }
 
 }  // namespace coluber

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/moe/activation.h"
 #include "kernels/moe/experts.h"
+#include "kernels/op_registry.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/moe/moe_cpu.inl"
 #include "kernels/simd/foreach_isa.h"
@@ -69,6 +70,10 @@ const Operation<CombineExpertsFunction>& combine_experts() {
                           {"avx2", Isa::kAvx2, &combine_parallel<avx2::moe_combine>},
                           {"ref", Isa::kRef, &combine_experts_ref}});
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(activate, combine_experts);
 }
 
 }  // namespace coluber

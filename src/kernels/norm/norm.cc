@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "kernels/norm/norm_cpu.h"
+#include "kernels/op_registry.h"
 
 namespace coluber {
 namespace {
@@ -53,6 +54,10 @@ const Operation<GatedRmsNormFunction>& rms_norm_then_gate() {
 const Operation<LayerNormFunction>& layer_norm() {
   static const auto operation = make_operation<&NormFunctions::layer_norm, LayerNormArgs>("layer_norm");
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(rms_norm, gate_then_rms_norm, rms_norm_then_gate, layer_norm);
 }
 
 }  // namespace coluber

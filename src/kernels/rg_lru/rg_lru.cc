@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/rg_lru/rg_lru.h"
 
+#include "kernels/op_registry.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -59,6 +61,10 @@ void prepare_rg_lru_decay(const float* recurrent_param, int64_t channels, float*
     const double p = recurrent_param[c];
     log_decay[c] = static_cast<float>(-8.0 * (std::max(p, 0.0) + std::log1p(std::exp(-std::fabs(p)))));
   }
+}
+
+namespace {
+const RegisterOperations kEntered(rg_lru, rg_lru_update);
 }
 
 }  // namespace coluber

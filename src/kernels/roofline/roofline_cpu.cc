@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/roofline/roofline.h"
 
+#include "kernels/op_registry.h"
+
 #define COLUBER_SIMD_SOURCE "kernels/roofline/roofline_cpu.inl"
 #include "kernels/simd/foreach_isa.h"
 
@@ -36,6 +38,10 @@ const Operation<RooflineFunction>& roofline_loops() {
                                                                      {"ref", Isa::kRef, loops_ref},
                                                                  });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(roofline_loops);
 }
 
 }  // namespace coluber

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/rope/rope.h"
 
+#include "kernels/op_registry.h"
+
 #include <utility>
 
 #define COLUBER_SIMD_SOURCE "kernels/rope/rope_cpu.inl"
@@ -55,6 +57,10 @@ const Operation<RopeFunction>& rope() {
                                                   {"avx2", Isa::kAvx2, &rope_tiered<avx2::rope_turn_heads>},
                                                   {"ref", Isa::kRef, &rope_ref}});
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(rope);
 }
 
 }  // namespace coluber

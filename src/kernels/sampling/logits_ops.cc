@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/sampling/logits_ops.h"
 
+#include "kernels/op_registry.h"
 #include "kernels/sampling/exact_exp.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/sampling/logits_ops_cpu.inl"
@@ -22,6 +23,10 @@ const Operation<SumWeightsFunction>& sum_weights() {
                                                         {"avx2", Isa::kAvx2, &avx2::sampling_sum_weights},
                                                         {"ref", Isa::kRef, &sum_weights_ref}});
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(scan_logits, sum_weights);
 }
 
 }  // namespace coluber

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/scan/selective_scan.h"
 
+#include "kernels/op_registry.h"
 #include "kernels/scan/selective_scan_ref.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/scan/selective_scan_cpu.inl"
@@ -36,6 +37,10 @@ void prepare_selective_scan_a(const float* a_log, int64_t channels, int64_t stat
           static_cast<float>(-std::exp(static_cast<double>(a_log[channel * state_size + n])) * kLog2E);
     }
   }
+}
+
+namespace {
+const RegisterOperations kEntered(selective_scan, selective_state_update);
 }
 
 }  // namespace coluber

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/scan/ssd.h"
+#include "kernels/op_registry.h"
 #include "kernels/scan/ssd_ref.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/scan/ssd_chunk_scan_cpu.inl"
@@ -14,6 +15,10 @@ const Operation<SsdFunction>& ssd_chunk_scan() {
                                                                       {"ref", Isa::kRef, ref::ssd_chunk_scan},
                                                                   });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(ssd_chunk_scan);
 }
 
 }  // namespace coluber

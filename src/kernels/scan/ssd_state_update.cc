@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/scan/ssd.h"
+#include "kernels/op_registry.h"
 #include "kernels/scan/ssd_ref.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/scan/ssd_state_update_cpu.inl"
@@ -15,6 +16,10 @@ const Operation<SsdFunction>& ssd_state_update() {
                                                     {"ref", Isa::kRef, ref::ssd_state_update},
                                                 });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(ssd_state_update);
 }
 
 }  // namespace coluber

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/wkv/mlstm.h"
 
+#include "kernels/op_registry.h"
 #include "kernels/wkv/mlstm_ref.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/wkv/mlstm_cpu.inl"
@@ -15,6 +16,10 @@ const Operation<MlstmFunction>& mlstm() {
                                                                {"ref", Isa::kRef, ref::mlstm},
                                                            });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(mlstm);
 }
 
 }  // namespace coluber

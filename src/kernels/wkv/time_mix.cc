@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/wkv/time_mix.h"
 
+#include "kernels/op_registry.h"
 #include "kernels/wkv/time_mix_ref.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/wkv/time_mix_cpu.inl"
@@ -52,6 +53,10 @@ const Operation<Wkv7PrepareFunction>& wkv7_prepare() {
                                                             {"ref", Isa::kRef, ref::wkv7_prepare},
                                                         });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(token_shift, token_mix, wkv_map, head_norm, wkv7_prepare);
 }
 
 }  // namespace coluber

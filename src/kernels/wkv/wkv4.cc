@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/wkv/wkv4.h"
 
+#include "kernels/op_registry.h"
 #include "kernels/wkv/wkv_ref.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/wkv/wkv4_cpu.inl"
@@ -15,6 +16,10 @@ const Operation<Wkv4Function>& wkv4() {
                                                              {"ref", Isa::kRef, ref::wkv4},
                                                          });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(wkv4);
 }
 
 }  // namespace coluber

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/wkv/wkv6.h"
 
+#include "kernels/op_registry.h"
 #include "kernels/wkv/wkv_ref.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/wkv/wkv6_cpu.inl"
@@ -15,6 +16,10 @@ const Operation<Wkv6Function>& wkv6() {
                                                              {"ref", Isa::kRef, ref::wkv6},
                                                          });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(wkv6);
 }
 
 }  // namespace coluber

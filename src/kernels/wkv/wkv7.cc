@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/wkv/wkv7.h"
 
+#include "kernels/op_registry.h"
 #include "kernels/wkv/wkv_ref.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/wkv/wkv7_cpu.inl"
@@ -15,6 +16,10 @@ const Operation<Wkv7Function>& wkv7() {
                                                              {"ref", Isa::kRef, ref::wkv7},
                                                          });
   return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(wkv7);
 }
 
 }  // namespace coluber
