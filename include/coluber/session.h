@@ -48,7 +48,7 @@ class Session {
   std::span<const float> last_logits() const;
 
   // Samples until a stop, max_tokens, or `on_token` returns false. The last sampled token is in the result but not in
-  // the state: `extend` with it to go on from there.
+  // the state: `extend` with it to go on from there. Throws Error(kContextLength) where the session is full.
   RequestOutput generate(const SamplingParams& sampling,
                          const std::function<bool(const TokenOutput& token, const std::string& text)>& on_token = {});
 

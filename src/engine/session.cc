@@ -120,7 +120,13 @@ RequestOutput Session::generate(
   Generation generation(sampling, s.engine.next_seed(sampling), s.engine.loaded.eos_token_ids,
                         s.engine.loaded.tokenizer.get());
   const auto prompt = s.sequence.num_computed_tokens;
+  const int64_t limit = s.engine.loaded.config->max_model_len;
   const std::span<const float> first = last_logits();
+  if (prompt >= limit)
+    throw make_error(ErrorCode::kContextLength,
+                     "the session holds {} tokens and the model's context limit is {}: there is no room for one more; "
+                     "roll back or reset",
+                     prompt, limit);
   std::vector<int32_t> tokens(s.sequence.tokens.begin(), s.sequence.tokens.begin() + prompt);
   RequestOutput output;
   output.prompt_tokens = prompt;
@@ -142,7 +148,7 @@ RequestOutput Session::generate(
     if (output.finish_reason != FinishReason::kNone) break;
     if (!goes_on) {
       output.finish_reason = FinishReason::kAbort;
-    } else if (static_cast<int64_t>(tokens.size()) >= s.engine.loaded.config->max_model_len) {
+    } else if (static_cast<int64_t>(tokens.size()) >= limit) {
       output.finish_reason = FinishReason::kLength;
     } else {
       s.extend(std::span(&id, 1), 1, {});

@@ -388,6 +388,24 @@ TEST_P(BadRequest, APromptBeyondTheLimitIsRefusedWithBothLengths) {
   EXPECT_EQ(run(*engine, prompt_of(15), 100).tokens.size(), 1u);  // the limit, not the wish
 }
 
+TEST_P(BadRequest, AFullSessionGivesNoToken) {
+  const auto engine = load(16);
+  const auto session = engine->open_session();
+  session->extend(prompt_of(15));
+  const RequestOutput last = session->generate(greedy(100));
+  EXPECT_EQ(last.tokens.size(), 1u);  // the sixteenth
+  EXPECT_EQ(last.finish_reason, FinishReason::kLength);
+  session->extend(ids_of(last));
+  try {
+    session->generate(greedy(100));
+    ADD_FAILURE() << "a token beyond the limit";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kContextLength);
+    EXPECT_NE(std::string(error.what()).find("16"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(session->tokens().size(), 16u);
+}
+
 TEST_P(BadRequest, ALimitBeyondTheModelsIsRefused) {
   const int64_t limit = load()->model_info().max_position_embeddings;
   if (limit == 0) GTEST_SKIP() << GetParam() << " has no limit of its own";

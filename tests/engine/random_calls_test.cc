@@ -143,8 +143,12 @@ class Caller {
 
   void generate() {
     Held* held = any_session();
-    if (held == nullptr || held->tokens.empty() || std::ssize(held->tokens) >= kMaxModelLen) return;
+    if (held == nullptr || held->tokens.empty()) return;
     SamplingParams sampling = greedy(1 + below(8));
+    if (std::ssize(held->tokens) >= kMaxModelLen) {
+      EXPECT_THROW(held->session->generate(sampling), Error);
+      return judge(*held);
+    }
     const int64_t leave_after = below(12);
     const bool throws = below(2) == 0;
     std::vector<int32_t> tokens;
