@@ -118,6 +118,28 @@ struct WeightLoader::Books {
     if (copied_stand_ins > kMostCopiedStandIns) fail(true);
   }
 
+  // One note a reason, however many layers have such tensors.
+  void note_left_out(const std::vector<int64_t>& left_out, ModelInfo& info) const {
+    struct Kind {
+      std::string_view prefix, why;
+      int64_t prefixes = 0, tensors = 0;
+    };
+    std::vector<Kind> kinds;
+    for (size_t i = 0; i < left_out.size(); ++i) {
+      if (left_out[i] == 0) continue;
+      const auto& [prefix, why] = ignored[i];
+      auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& known) { return known.why == why; });
+      if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {prefix, why});
+      ++kind->prefixes;
+      kind->tensors += left_out[i];
+    }
+    for (const Kind& kind : kinds) {
+      const std::string count = fmt::format("{} tensor{}", kind.tensors, kind.tensors == 1 ? "" : "s");
+      info.notes.push_back(kind.prefixes > 1 ? fmt::format("left out {}, e.g. '{}': {}", count, kind.prefix, kind.why)
+                                             : fmt::format("left out '{}' ({}): {}", kind.prefix, count, kind.why));
+    }
+  }
+
   ModelLoadContext& context;
   std::set<std::string> used;
   std::vector<std::string> problems;
@@ -268,12 +290,7 @@ void WeightLoader::finish(ModelInfo& info) {
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   info.matmul_parameters = books_->matmul_parameters;
   info.streamed_bytes = books_->streamed_bytes;
-  for (size_t i = 0; i < left_out.size(); ++i) {
-    if (left_out[i] == 0) continue;
-    const auto& [prefix, why] = books_->ignored[i];
-    info.notes.push_back(
-        fmt::format("left out '{}' ({} tensor{}): {}", prefix, left_out[i], left_out[i] == 1 ? "" : "s", why));
-  }
+  books_->note_left_out(left_out, info);
   if (!unused.empty()) {
     info.notes.push_back(
         fmt::format("nothing uses {} tensor{}, e.g. '{}'", unused.size(), unused.size() == 1 ? "" : "s", unused[0]));

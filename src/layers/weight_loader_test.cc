@@ -140,6 +140,25 @@ TEST_F(Loader, NotesWhatIsLeftOutAndWhatNothingUses) {
   EXPECT_EQ(info.parameters, 1);
 }
 
+TEST_F(Loader, NotesOneKindOfTensorOnceHoweverManyLayersHaveIt) {
+  WeightLoader loader(harness_.context());
+  for (int layer = 0; layer < 12; ++layer) {
+    weights_.add(fmt::format("layers.{}.slope", layer), Shape{1}, {1});
+    weights_.add(fmt::format("layers.{}.decay", layer), Shape{1}, {1});
+  }
+  weights_.add("mtp.w", Shape{1}, {1});
+  for (int layer = 0; layer < 12; ++layer) {
+    for (const char* name : {"slope", "decay"})
+      loader.scoped(fmt::format("layers.{}", layer)).ignore(name, "computed from the configuration");
+  }
+  loader.ignore("mtp.", "prediction of several tokens");
+  ModelInfo info;
+  loader.finish(info);
+  ASSERT_EQ(info.notes.size(), 2u);
+  EXPECT_EQ(info.notes[0], "left out 24 tensors, e.g. 'layers.0.slope': computed from the configuration");
+  EXPECT_EQ(info.notes[1], "left out 'mtp.' (1 tensor): prediction of several tokens");
+}
+
 TEST_F(Loader, FindsTheSpellingThatIsThere) {
   weights_.add("embedding.weight", Shape{1}, {1});
   const WeightLoader loader(harness_.context());
