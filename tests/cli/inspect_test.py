@@ -2,13 +2,17 @@
 """`coluber inspect` and `coluber bench`: figures that can be worked out from the configs, and their shape."""
 import json
 import re
+import signal
+import subprocess
+import time
 import unittest
 
-from harness import DATA, USAGE, CliTest
+from harness import DATA, INTERRUPTED, PROGRAM, USAGE, CliTest, environment
 
 LAYER_KEYS = {"name", "kind", "mamba_type", "backend", "state_shapes", "state_dtypes", "page_size_bytes", "prefill_checkpoint_alignment"}
 KEYS = {"architecture", "num_layers", "parameters", "weight_bytes", "state_bytes_per_sequence", "kv_bytes_per_token",
         "prefill_checkpoint_alignment", "layers"}
+CONTEXT = 7
 FAMILIES = sorted(path.parent.name for path in DATA.glob("*/golden.json"))
 
 
@@ -95,6 +99,18 @@ class Inspect(CliTest):
         self.assertRegex(text, r"State, a sequence .* at 4096 tokens")
         self.assertNotIn("whatever its length", text)
 
+    def test_tensors_that_are_left_out_for_one_reason_are_one_note(self):
+        model = DATA / "minimax"
+        with open(model / "model.safetensors", "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        tables = [name for name in header if re.search("slope_rate|_decay", name)]
+        self.assertGreater(len(tables), 3)
+        notes = [line for line in self.succeeds("inspect", model).out.splitlines() if line.startswith("note: ")]
+        self.assertEqual(len(notes), 1, notes)
+        for words in (f" {len(tables)} tensors", "slope_rate", "decay"):
+            self.assertIn(words, notes[0])
+        self.assertEqual(self.facts(model)["notes"], [notes[0][len("note: "):]])
+
     def test_impossible_settings_are_refused(self):
         self.fails(USAGE, "inspect", "--tensor-parallel-size", "0", says="--tensor-parallel-size")
         self.fails(USAGE, "inspect", "--mamba-cache-mode", "some", says=["--mamba-cache-mode", "align"])
@@ -117,6 +133,29 @@ class Bench(CliTest):
         out = self.succeeds("bench", "--prompt", "16", "--gen", "4", "--reps", "1").out
         for words in ("GB/s", "GFLOP/s", "tokens/s", "peak memory"):
             self.assertIn(words, out)
+
+    def test_prompts_that_do_not_fit_the_model_are_refused_by_the_flags_that_make_them(self):
+        model = self.copy_model(DATA / "lfm2")
+        self.edit_json(model / "config.json", lambda config: config.update(max_position_embeddings=64))
+        for args in ([model, "--prompt", "60", "--gen", "20"], [model, "--prompt", "60", "--gen", "2", "--batch", "8"],
+                     ["--max-model-len", "64", "--prompt", "8", "--gen", "100"], ["--synthetic", "lfm2-350m", "--prompt", "128000"],
+                     ["--synthetic", "mamba-130m", "--max-model-len", "64"]):
+            with self.subTest(args=args):
+                result = self.fails(CONTEXT, "bench", *args, says=["--prompt", "--gen", "128000" if "lfm2-350m" in args else "64"])
+                self.assertNotIn("max_model_len", result.err)
+        self.succeeds("bench", model, "--prompt", "32", "--gen", "20", "--reps", "1")
+
+    def test_ctrl_c_ends_it_at_once_also_while_the_machine_is_measured(self):
+        for pause in (0.2, 0.35, 0.6, 1.0):
+            with self.subTest(pause=pause):
+                child = subprocess.Popen([PROGRAM, "bench", "--prompt", "4000", "--gen", "4000", "--reps", "50"], stdout=subprocess.PIPE,
+                                         stderr=subprocess.PIPE, env=environment())
+                time.sleep(pause)
+                before = time.monotonic()
+                child.send_signal(signal.SIGINT)
+                out, err = child.communicate(timeout=60)
+                self.assertLess(time.monotonic() - before, 0.3)
+                self.assertEqual((child.returncode, out, err), (INTERRUPTED, b"", b"coluber: stopped by Ctrl-C\n"))
 
     def test_unknown_shape_lists_the_known_ones(self):
         self.fails(USAGE, "bench", "--synthetic", "mamba9", says=["mamba9", "mamba2-370m", "mamba-130m"])

@@ -96,6 +96,12 @@ class Logits(CliTest):
         self.assertEqual(from_file, self.logits("--ids", "5,6,7,8", name="other.safetensors")[0]["logits"])
 
 
+def read_names(path):
+    data = path.read_bytes()
+    header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+    return [name for name in header if name != "__metadata__"]
+
+
 class BadInput(CliTest):
     def test_missing_or_wrong_arguments_are_named(self):
         out = self.folder / "x.safetensors"
@@ -106,6 +112,35 @@ class BadInput(CliTest):
         self.fails(USAGE, "logits", "--ids", "1,x", "--out", out, says="'x'")
         self.fails(USAGE, "logits", "--ids", "1", "--out", out, "--chunk", "-1", says="--chunk")
         self.assertFalse(out.exists())
+
+    def test_a_file_of_the_model_is_never_written_over(self):
+        model = self.copy_model(DATA / "lfm2")
+        stored = {path: path.read_bytes() for path in model.iterdir() if path.is_file()}
+        link, hard = self.folder / "link.safetensors", self.folder / "hard.safetensors"
+        link.symlink_to(model / "model.safetensors")
+        hard.hardlink_to(model / "model.safetensors")
+        around = self.folder / "around"
+        around.symlink_to(model)
+        for out in (model / "model.safetensors", model / "config.json", link, hard, around / "model.safetensors",
+                    f"{model}/../model/config.json"):
+            for name in (model, model / "model.safetensors"):
+                with self.subTest(out=out, model=name):
+                    self.fails(USAGE, "logits", name, "--ids", "1", "--out", out, says=["--out", str(out), "another file"])
+        for path, data in stored.items():
+            self.assertEqual(path.read_bytes(), data)
+        (model / "model.safetensors").rename(model / "weights.safetensors")
+        self.fails(USAGE, "logits", model / "weights.safetensors", "--ids", "1", "--out", model / "weights.safetensors", says="--out")
+        self.fails(USAGE, "logits", model / "weights.safetensors", "--ids", "1", "--out", model / "model.safetensors", says="--out")
+        self.assertFalse((model / "model.safetensors").exists())
+
+    def test_shards_of_the_model_are_never_written_over(self):
+        model = self.copy_model(DATA / "lfm2")
+        (model / "model.safetensors").rename(model / "shard.safetensors")
+        names = [name for name in read_names(model / "shard.safetensors")]
+        (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {name: "shard.safetensors" for name in names}}))
+        self.fails(USAGE, "logits", model, "--ids", "1", "--out", model / "shard.safetensors", says="--out")
+        for _ in range(2):  # another result beside the model may be written, and written again
+            self.succeeds("logits", model, "--ids", "1", "--out", model / "logits.safetensors")
 
     def test_folder_that_is_not_there_is_named(self):
         self.fails(None, "logits", "--ids", "1", "--out", self.folder / "no" / "x.safetensors", says="x.safetensors")

@@ -73,7 +73,10 @@ class Generation(CliTest):
             self.assertGreater(value, 0, key)
 
     def test_logprobs_have_the_shape_of_the_openai_api(self):
-        content = self.run_json("--raw", "-p", "Once upon a", "-n", "3", "--temperature", "0", "--logprobs", "4")["logprobs"]["content"]
+        logprobs = self.run_json("--raw", "-p", "Once upon a", "-n", "3", "--temperature", "0", "--logprobs", "4")["logprobs"]
+        self.assertEqual(set(logprobs), {"content", "refusal"})
+        self.assertIsNone(logprobs["refusal"])
+        content = logprobs["content"]
         self.assertEqual(len(content), 3)
         for entry in content:
             self.assertEqual(set(entry), {"token", "logprob", "bytes", "top_logprobs"})

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 
 #include "apps/cli/arguments.h"
 #include "apps/cli/cli.h"
@@ -13,6 +14,7 @@
 #include "base/json.h"
 #include "base/thread_pool.h"
 #include "coluber/mamba_base.h"
+#include "engine/description.h"
 #include "kernels/roofline/roofline.h"
 
 namespace coluber::cli {
@@ -56,7 +58,7 @@ class Machine {
   explicit Machine(int threads) : threads_(threads) {}
 
   void measure() {
-    check_interrupt();
+    const EndAtInterrupt guard;
     note_peak_memory();
     reads_.push_back(measure_read_bandwidth(threads_));
     flops_.push_back(measure_fma_gflops(threads_));
@@ -123,7 +125,7 @@ class Workload {
 
   // One engine step; counts the requests that got their first token.
   void step() {
-    check_interrupt();
+    const EndAtInterrupt guard;
     for (const RequestOutput& output : engine_.step()) {
       if (output.finish_reason == FinishReason::kError) throw Error(ErrorCode::kInternal, "bench: " + output.error);
       if (output.completion_tokens == 1) ++started_;
@@ -265,7 +267,25 @@ void print_report(const Report& report, const BenchOptions& options) {
                  100.0 * report.decode_roofline, report.step_mb);
 }
 
-// The most tokens that a sequence of the workload holds, unless the user set a limit.
+// The most tokens of a sequence, as the model's config or the user limits them; read from headers alone.
+int64_t model_limit(const BenchOptions& options, const EngineOptions& engine_options) {
+  if (options.synthetic.empty()) return describe_model(engine_options).config->max_model_len;
+  const Json config = value_or_throw(parse_json(make_synthetic_model(options.synthetic).config_json, "the shape"));
+  const Json* own = config.find("max_position_embeddings");
+  const int64_t limit = own != nullptr ? own->as_int() : std::numeric_limits<int64_t>::max();
+  return engine_options.max_model_len > 0 ? std::min(limit, engine_options.max_model_len) : limit;
+}
+
+void check_fits(const BenchOptions& options, int64_t needed, int64_t limit) {
+  if (needed <= limit) return;
+  throw make_error(
+      ErrorCode::kContextLength,
+      "bench: --prompt {} and --gen {} with --batch {} make sequences of up to {} tokens, and the limit is "
+      "{} (the model's, or --max-model-len); give a smaller --prompt or --gen",
+      options.prompt, options.gen, options.batch, needed, limit);
+}
+
+// The most tokens that a sequence of the workload holds.
 int64_t needed_model_len(const BenchOptions& options, int64_t chunk) {
   return options.prompt + options.gen +
          options.batch * (options.prompt + chunk) / std::max<int64_t>(1, chunk - options.batch) + options.batch + 2;
@@ -283,9 +303,9 @@ EngineOptions prepare(const BenchOptions& options) {
     throw make_error(ErrorCode::kInvalidArgument, "bench: --max-num-batched-tokens must be above --batch {}, found {}",
                      options.batch, engine_options.max_num_batched_tokens);
   }
-  if (engine_options.max_model_len == 0) {
-    engine_options.max_model_len = needed_model_len(options, engine_options.max_num_batched_tokens);
-  }
+  const int64_t needed = needed_model_len(options, engine_options.max_num_batched_tokens);
+  check_fits(options, needed, model_limit(options, engine_options));
+  if (engine_options.max_model_len == 0) engine_options.max_model_len = needed;
   return engine_options;
 }
 

@@ -77,6 +77,15 @@ bool interrupted() noexcept;
 void clear_interrupt() noexcept;
 // Throws Error(kCancelled) where Ctrl-C was pressed: call between steps of long work.
 void check_interrupt();
+// While one lives, Ctrl-C ends the process at once with 130: for long work that cannot look at the flag and leaves
+// nothing behind. Throws as `check_interrupt` where Ctrl-C was pressed before. One at a time.
+class EndAtInterrupt {
+ public:
+  EndAtInterrupt();
+  ~EndAtInterrupt();
+  EndAtInterrupt(const EndAtInterrupt&) = delete;
+  EndAtInterrupt& operator=(const EndAtInterrupt&) = delete;
+};
 // Waits until standard input has something, its end included: true; or until Ctrl-C was pressed: false. A read alone
 // would miss a Ctrl-C that comes just before it.
 bool wait_for_input() noexcept;

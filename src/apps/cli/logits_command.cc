@@ -6,6 +6,7 @@
 #include "apps/cli/cli.h"
 #include "apps/cli/engine_options.h"
 #include "apps/cli/output.h"
+#include "apps/cli/output_path.h"
 #include "apps/cli/progress.h"
 #include "base/error.h"
 #include "coluber/session.h"
@@ -134,6 +135,7 @@ int logits_command(const std::vector<std::string>& args) {
   if (ids.empty()) throw Error(ErrorCode::kInvalidArgument, "logits: --ids holds no ids; a model needs at least one");
 
   EngineOptions engine_options = options.engine.options();
+  check_output_path("logits: --out", options.out, engine_options.model);
   if (options.chunk > engine_options.max_num_batched_tokens) engine_options.max_num_batched_tokens = options.chunk;
   const std::unique_ptr<Engine> engine = load_engine_with_progress(engine_options);
   const int64_t vocab_size = engine->model_info().vocab_size;

@@ -37,7 +37,7 @@ Json openai_logprobs(const Tokenizer* tokenizer, std::span<const TokenOutput> to
     one.set("top_logprobs", std::move(top));
     content.push_back(std::move(one));
   }
-  return Json(Json::Object{{"content", std::move(content)}});
+  return Json(Json::Object{{"content", std::move(content)}, {"refusal", Json()}});
 }
 
 }  // namespace coluber::cli

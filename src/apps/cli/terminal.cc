@@ -17,11 +17,18 @@ namespace {
 constexpr int kInterruptedStatus = 130;
 constexpr int kLookAgainMs = 100;  // for an interrupt between the look at the flag and the wait
 
+constexpr char kStopped[] = "coluber: stopped by Ctrl-C\n";
+
 std::atomic<bool> g_interrupted{false};
+std::atomic<bool> g_end_at_interrupt{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may only touch lock-free atomics");
 
 void on_interrupt(int) {
-  if (g_interrupted.exchange(true)) _exit(kInterruptedStatus);
+  const bool again = g_interrupted.exchange(true);
+  if (!again && !g_end_at_interrupt.load()) return;
+  // The message of main's, which is not reached; that nobody reads it is no reason to go on.
+  if (!again && write(STDERR_FILENO, kStopped, sizeof kStopped - 1) < 0) _exit(kInterruptedStatus);
+  _exit(kInterruptedStatus);
 }
 
 }  // namespace
@@ -43,7 +50,7 @@ void notice(std::string_view message) {
 }
 
 void install_signal_handlers() {
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = on_interrupt;
   sigemptyset(&action.sa_mask);
   // No SA_RESTART: a read that waits for the user ends, so that Ctrl-C is noticed.
@@ -60,6 +67,15 @@ void clear_interrupt() noexcept { g_interrupted.store(false); }
 void check_interrupt() {
   if (interrupted()) throw Error(ErrorCode::kCancelled, "stopped by Ctrl-C");
 }
+
+EndAtInterrupt::EndAtInterrupt() {
+  g_end_at_interrupt.store(true);
+  if (!interrupted()) return;
+  g_end_at_interrupt.store(false);
+  check_interrupt();
+}
+
+EndAtInterrupt::~EndAtInterrupt() { g_end_at_interrupt.store(false); }
 
 bool wait_for_input() noexcept {
   while (!interrupted()) {
