@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "formats/gguf.h"
 #include "formats/model_folder.h"
 #include "formats/safetensors.h"
 #include "formats/torch_archive.h"
@@ -169,7 +170,7 @@ void FileWeights::release(const TensorView& view) const noexcept {
 }
 
 bool is_weights_file(std::string_view name) noexcept {
-  return name.ends_with(".safetensors") || is_torch_file(name) || name.ends_with(".safetensors.index.json") ||
+  return name.ends_with(".safetensors") || is_gguf_file(name) || is_torch_file(name) || name.ends_with(".safetensors.index.json") ||
          name.ends_with(".bin.index.json");
 }
 
@@ -188,6 +189,9 @@ std::optional<std::string> find_weights(const std::string& folder) {
   return single;
 }
 
-std::unique_ptr<WeightSource> open_weights(const std::string& path) { return std::make_unique<FileWeights>(path); }
+std::unique_ptr<WeightSource> open_weights(const std::string& path) {
+  if (is_gguf_file(path)) return std::make_unique<GgufWeights>(path);
+  return std::make_unique<FileWeights>(path);
+}
 
 }  // namespace coluber
