@@ -225,12 +225,15 @@ void place_tensors(GgufHeader& header, const Reader& reader, int64_t file_bytes)
   int64_t alignment = 32;
   if (const auto found = header.metadata.find("general.alignment"); found != header.metadata.end()) {
     const int64_t* value = std::get_if<int64_t>(&found->second);
-    if (value == nullptr || *value < 1 || *value > (1 << 20) || !std::has_single_bit(static_cast<uint64_t>(*value)))
-      reader.fail("general.alignment must be a power of two up to 2^20");
+    if (value == nullptr || *value < 8 || *value > (1 << 20) || !std::has_single_bit(static_cast<uint64_t>(*value)))
+      reader.fail("general.alignment must be a power of two from 8 to 2^20");
     alignment = *value;
   }
   const int64_t begin = (reader.place() + alignment - 1) / alignment * alignment;
   for (GgufTensor& tensor : header.tensors) {
+    if (tensor.offset % alignment != 0)
+      reader.fail(fmt::format("tensor '{}' begins at byte {} of the data; expected a multiple of {}", tensor.name,
+                              tensor.offset, alignment));
     tensor.offset += begin;
     if (tensor.offset > file_bytes || tensor.size_bytes > file_bytes - tensor.offset)
       reader.fail(fmt::format("tensor '{}' has bytes {} to {} of a file of {}", tensor.name, tensor.offset,
