@@ -61,9 +61,9 @@ void check_config(ModelFolder& model, const std::string& path) {
       path == model.folder ? fmt::format("the folder '{}'", path) : fmt::format("the folder of '{}'", path);
   throw make_error(
       ErrorCode::kNotFound,
-      "{} has no config.json, so it is no Hugging Face model; it holds {}. Name a folder with config.json and "
-      "model.safetensors, or the one .pth file of a model that needs no config.json",
-      what, describe_folder(model.folder));
+      "{} has no config.json, so it is no Hugging Face model; it holds {}. Name a folder with config.json and weights "
+      "({}), or the one .pth file of a model that needs no config.json",
+      what, describe_folder(model.folder), kWeightsFiles);
 }
 
 void check_tokenizer(const ModelFolder& model, const std::string& path) {
@@ -115,9 +115,9 @@ ModelFolder resolve_model(const std::string& path, ModelNeeds needs) {
       model.tokenizer_path = path;
     } else if (name != "config.json" && name != "tokenizer.json") {
       throw make_error(ErrorCode::kUnsupported,
-                       "'{}' is not a file that a model can be read from; expected a folder, a .safetensors, .bin "
-                       "or .pth file, or a config.json",
-                       path);
+                       "'{}' is not a file that a model can be read from; expected a folder, a file of weights ({}), "
+                       "the index of its shards, or a config.json",
+                       path, kWeightsFiles);
     }
   }
   if (needs == ModelNeeds::kConfig) {

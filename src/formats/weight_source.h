@@ -44,6 +44,8 @@ class FileWeights final : public WeightSource {
 
 std::unique_ptr<WeightSource> open_weights(const std::string& path);
 
+// The files that hold weights, as help and messages name them.
+inline constexpr std::string_view kWeightsFiles = ".safetensors, .bin, .pth";
 // Whether a file of this name is of a format that holds weights, or the index of such files.
 bool is_weights_file(std::string_view name) noexcept;
 // The file in a folder that its weights are read from; none where it has no weights, or several and nothing says which.

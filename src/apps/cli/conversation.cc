@@ -29,7 +29,7 @@ Conversation::Conversation(Engine& engine, SamplingParams sampling)
     : engine_(engine), sampling_(std::move(sampling)), session_(engine.open_session()) {
   if (!engine.has_tokenizer()) {
     throw Error(ErrorCode::kUnsupported,
-                "chat: this model has no tokenizer (tokenizer.json), so it cannot read text; "
+                "chat: this model has no tokenizer (tokenizer.json or its like), so it cannot read text; "
                 "'coluber run --prompt-ids' works on token ids");
   }
   if (!engine.has_chat_template()) {

@@ -4,6 +4,7 @@
 #include "apps/cli/cli.h"
 #include "apps/cli/progress.h"
 #include "base/error.h"
+#include "formats/weight_source.h"
 #include "kernels/op_registry.h"
 
 namespace coluber::cli {
@@ -23,10 +24,10 @@ void take(To* to, const std::optional<From>& from) {
 }  // namespace
 
 void EngineFlags::declare_model(Arguments& arguments) {
-  arguments.positional(
-      "MODEL", &model,
-      "folder of a checkpoint, or one of its files (.safetensors, .bin, .pth, an index of shards, config.json); "
-      "without it the built-in model");
+  arguments.positional("MODEL", &model,
+                       fmt::format("folder of a checkpoint, a file of weights ({}) or the index of its shards; without "
+                                   "it the built-in model",
+                                   kWeightsFiles));
 }
 
 void EngineFlags::declare(Arguments& arguments) {

@@ -127,10 +127,13 @@ class Painter {
   }
 
   void table(const ModelFacts& facts) const {
-    size_t name_width = 5;
-    for (const LayerFacts& layer : facts.layers) name_width = std::max(name_width, layer.name.size());
-    output().print("{:<{}}  {:<16} {:<10} {:<12} {:>11}  {:>5}  {}\n", "layer", name_width, "kind", "mamba_type",
-                   "backend", "page bytes", "align", "states");
+    size_t name_width = 5, kind_width = 16;
+    for (const LayerFacts& layer : facts.layers) {
+      name_width = std::max(name_width, layer.name.size());
+      kind_width = std::max(kind_width, layer.kind.size());
+    }
+    output().print("{:<{}}  {:<{}} {:<10} {:<12} {:>11}  {:>5}  {}\n", "layer", name_width, "kind", kind_width,
+                   "mamba_type", "backend", "page bytes", "align", "states");
     for (const LayerFacts& layer : facts.layers) {
       std::string states;
       for (size_t i = 0; i < layer.state_shapes.size(); ++i) {
@@ -138,7 +141,7 @@ class Painter {
                               dtype_name(layer.state_dtypes[i]));
       }
       const auto dash = [](const std::string& text) { return text.empty() ? std::string("-") : text; };
-      output().print("{:<{}}  {:<16} {:<10} {:<12} {:>11}  {:>5}  {}\n", layer.name, name_width, layer.kind,
+      output().print("{:<{}}  {:<{}} {:<10} {:<12} {:>11}  {:>5}  {}\n", layer.name, name_width, layer.kind, kind_width,
                      dash(layer.mamba_type), dash(layer.backend), layer.page_size_bytes,
                      layer.prefill_checkpoint_alignment ? std::to_string(*layer.prefill_checkpoint_alignment) : "-",
                      dash(states));

@@ -52,7 +52,11 @@ LayerFacts layer_facts(const LayerInfo& layer, const EngineConfig& config) {
   } else if (const FullAttentionSpec* spec = std::get_if<FullAttentionSpec>(&*facts.spec)) {
     const Shape plane{spec->block_size, spec->num_kv_heads, spec->head_size};  // keys, then values where they are apart
     facts.state_shapes.assign(static_cast<size_t>(spec->planes), plane);
-    facts.state_dtypes.assign(static_cast<size_t>(spec->planes), spec->dtype);
+    // Behind them, what a layer notes about each token to choose among them.
+    const int64_t noted_bytes = facts.page_size_bytes - dtype_bytes(spec->dtype, spec->planes * plane.count());
+    if (noted_bytes > 0)
+      facts.state_shapes.push_back({spec->block_size, noted_bytes / dtype_bytes(spec->dtype, spec->block_size)});
+    facts.state_dtypes.assign(facts.state_shapes.size(), spec->dtype);
   }
   return facts;
 }

@@ -38,7 +38,7 @@ std::string usage() {
       "Usage: coluber COMMAND [MODEL] [OPTIONS]\n\nCommands:\n";
   for (const Command& command : kCommands) text += fmt::format("  {:<12}{}\n", command.name, command.summary);
   text +=
-      "\nMODEL is the folder of a checkpoint, or a file; without it the small built-in model runs.\n\n"
+      "\nMODEL is the folder of a checkpoint, or a file of its weights; without it the small built-in model runs.\n\n"
       "Examples:\n"
       "  coluber run -p \"What does river mean?\"\n"
       "  coluber chat\n"

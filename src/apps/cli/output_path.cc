@@ -33,7 +33,7 @@ bool is_read_as_weights(const fs::path& file, const ModelFolder& model) {
       if (is_same_file(file, part->path())) return true;
     return false;
   } catch (const Error&) {
-    return true;  // nobody can say; the model will not load either
+    return false;  // then the model does not load either, or is read from files of another kind
   }
 }
 

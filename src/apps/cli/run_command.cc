@@ -128,9 +128,9 @@ std::string read_prompt(const RunOptions& options, std::vector<int32_t>* ids) {
 
 std::vector<int32_t> encode_prompt(const Engine& engine, const RunOptions& options, const std::string& text) {
   if (!engine.has_tokenizer()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "run: this model has no tokenizer (tokenizer.json), so it cannot read text; give token ids with --prompt-ids");
+    throw Error(ErrorCode::kInvalidArgument,
+                "run: this model has no tokenizer (tokenizer.json or its like), so it cannot read text; give token ids "
+                "with --prompt-ids");
   }
   const bool chat = options.chat || (engine.has_chat_template() && !options.raw);
   if ((options.chat || options.system) && !engine.has_chat_template()) {

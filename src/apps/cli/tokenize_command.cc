@@ -15,6 +15,10 @@
 namespace coluber::cli {
 namespace {
 
+constexpr std::string_view kModelHelp =
+    "folder with a tokenizer (tokenizer.json, rwkv_vocab_v*.txt, tokenizer.model or tiktoken.model), or that file; "
+    "without it the built-in model";
+
 struct TextOptions {
   std::string model;
   std::optional<std::string> value, file;
@@ -113,8 +117,7 @@ int tokenize_command(const std::vector<std::string>& args) {
                       "Writes the token ids of a text, as --prompt-ids and --ids take them. A folder or a file that "
                       "has only a tokenizer is enough.");
   TextOptions options;
-  arguments.positional("MODEL", &options.model,
-                       "folder with a tokenizer.json, or that file; without it the built-in model");
+  arguments.positional("MODEL", &options.model, kModelHelp);
   arguments.section("Input (one of these, or text on standard input)");
   arguments.text("-p,--prompt", &options.value, "TEXT", "the text");
   arguments.text("-f,--file", &options.file, "FILE", "a text file, taken whole");
@@ -150,8 +153,7 @@ int detokenize_command(const std::vector<std::string>& args) {
   Arguments arguments("detokenize",
                       "Writes the text of token ids. A folder or a file that has only a tokenizer is enough.");
   TextOptions options;
-  arguments.positional("MODEL", &options.model,
-                       "folder with a tokenizer.json, or that file; without it the built-in model");
+  arguments.positional("MODEL", &options.model, kModelHelp);
   arguments.section("Input (one of these, or ids on standard input)");
   arguments.text("--ids", &options.value, "IDS", "token ids as 1,2,3 or @FILE");
   arguments.text("-f,--file", &options.file, "FILE", "a file of ids between commas or white space");
