@@ -61,8 +61,10 @@ class ModelCopy : public TemporaryFolder {
     node.key() = to;
     tensors_.insert(std::move(node));
   }
+  // Tables of integers stay: no type of floats holds them.
   void convert_all(DType dtype) {
     for (auto& [name, tensor] : tensors_) {
+      if (!is_floating(tensor.dtype)) continue;
       std::vector<float> values(static_cast<size_t>(tensor.shape.count()));
       convert_to_float(tensor.bytes.data(), tensor.dtype, tensor.shape.count(), values.data());
       tensor.bytes.resize(static_cast<size_t>(dtype_bytes(dtype, tensor.shape.count())));

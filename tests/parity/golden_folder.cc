@@ -37,18 +37,22 @@ std::string family_of(const std::string& path) {
   }
 }
 
-// The first position whose query sees fewer keys than there are, in configs of sparse attention.
+// The first position whose query sees fewer keys than there are, in configs whose few indexing heads let scores tie.
 int64_t decided_positions(const std::filesystem::path& config_path) {
   constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
   if (!std::filesystem::exists(config_path)) return kAll;
   const Json config = read_json_file(config_path, JsonParseOptions{.allow_python_constants = true});
   const Json* text = config.find("text_config");
   if (text == nullptr || !text->is_object()) text = &config;
-  for (const auto& [budget, block] :
-       {std::pair{"index_topk", "index_kpool"}, std::pair{"indexer_budget", "indexer_compress_ratio"}}) {
-    const Json *keys = text->find(budget), *size = text->find(block);
-    if (keys != nullptr && keys->is_int() && size != nullptr && size->is_int())
-      return keys->as_int() + size->as_int() - 1;
+  constexpr int64_t kFewHeads = 8;  // with more, a score of 0 is one block's in hundreds
+  struct Names {
+    const char *budget, *block, *heads;
+  };
+  for (const Names& names : {Names{"index_topk", "index_kpool", "index_n_heads"},
+                             Names{"indexer_budget", "indexer_compress_ratio", "indexer_n_heads"}}) {
+    const Json *keys = text->find(names.budget), *size = text->find(names.block), *heads = text->find(names.heads);
+    if (keys == nullptr || size == nullptr || heads == nullptr || heads->as_int() > kFewHeads) continue;
+    return keys->as_int() + size->as_int() - 1;
   }
   return kAll;
 }
