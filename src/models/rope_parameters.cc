@@ -1,29 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/rope_parameters.h"
 
+#include <algorithm>
+
 namespace coluber {
 
 namespace {
 
-// How long the model was trained, where the scaling does not say it: as transformers fills it in.
-int64_t trained_length(ConfigFields& fields) {
-  int64_t length = 0;
-  fields.optional("max_position_embeddings", &length, 0, at_least(0));
+// How long the model was trained. As in transformers the model's own field wins over the scaling's.
+void read_trained_length(ConfigFields& fields, ConfigFields& rope, int64_t longest, RopeConfig& config) {
+  int64_t& length = config.original_max_position_embeddings;
+  rope.optional("original_max_position_embeddings", &length, longest, at_least(0));
   fields.optional("original_max_position_embeddings", &length, length, at_least(0));
-  return length;
+}
+
+// A model that may run beyond what it was trained for turns by the long factors throughout: a key in the cache cannot
+// be turned anew when its sequence passes that length.
+void read_longrope(ConfigFields& rope, int64_t longest, RopeConfig& config) {
+  std::vector<double> short_factor, long_factor;
+  rope.required("short_factor", &short_factor, positive_finite())
+      .required("long_factor", &long_factor, positive_finite())
+      .check([&] { return short_factor.size() == long_factor.size(); },
+             "short_factor and long_factor must be of one length");
+  const int64_t trained = config.original_max_position_embeddings;
+  config.divisors = longest > trained ? long_factor : short_factor;
+  const double ratio = trained > 0 ? static_cast<double>(longest) / static_cast<double>(trained) : 1.0;
+  rope.optional("factor", &config.factor, ratio, positive_finite());
+  config.factor = std::max(config.factor, 1.0);
 }
 
 void read_scaling(ConfigFields& fields, ConfigFields& rope, RopeConfig& config) {
   std::string type;
   rope.alias("rope_type", {"type"});
-  rope.optional("rope_type", &type, "default", one_of({"default", "linear", "dynamic", "llama3", "yarn"}));
+  rope.optional("rope_type", &type, "default",
+                one_of({"default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"}));
   // "dynamic" turns faster only beyond max_position_embeddings, and no sequence gets there.
   config.type = parse_rope_type(type).value_or(RopeType::kDefault);
   if (config.type == RopeType::kDefault) return;
-  rope.optional("original_max_position_embeddings", &config.original_max_position_embeddings, trained_length(fields),
-                at_least(0))
-      .required("factor", &config.factor, positive_finite())
-      .optional("low_freq_factor", &config.low_freq_factor, 1.0, positive_finite())
+  int64_t longest = 0;
+  fields.optional("max_position_embeddings", &longest, 0, at_least(0));
+  read_trained_length(fields, rope, longest, config);
+  if (config.type == RopeType::kLongRope) {
+    read_longrope(rope, longest, config);
+  } else if (config.type == RopeType::kProportional) {
+    rope.optional("factor", &config.factor, 1.0, positive_finite());
+  } else {
+    rope.required("factor", &config.factor, positive_finite());
+  }
+  rope.optional("low_freq_factor", &config.low_freq_factor, 1.0, positive_finite())
       .optional("high_freq_factor", &config.high_freq_factor, 4.0, positive_finite())
       .optional("beta_fast", &config.beta_fast, 32.0, positive_finite())
       .optional("beta_slow", &config.beta_slow, 1.0, positive_finite())
@@ -45,6 +69,10 @@ RopeConfig read_rope_parameters(ConfigFields& fields, double default_theta, int6
   scaling.optional("rope_theta", &config.theta, config.theta, positive_finite())
       .optional("partial_rotary_factor", &partial, partial, between(1e-6, 1.0));
   read_scaling(fields, scaling, config);
+  if (config.type == RopeType::kProportional) {
+    config.proportion = partial;
+    partial = 1.0;
+  }
   config.rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * partial);
   fields.optional("rotary_dim", &config.rotary_dim, config.rotary_dim, positive())
       .check([&] { return config.rotary_dim % 2 == 0 && config.rotary_dim <= head_dim; },

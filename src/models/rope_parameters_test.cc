@@ -48,6 +48,41 @@ TEST(RopeParameters, DynamicScalingIsNoneWithinTheModelsContext) {
   EXPECT_EQ(rope_frequencies(rope, 16).frequencies, rope_frequencies({.rotary_dim = 16}, 16).frequencies);
 }
 
+TEST(RopeParameters, TheModelsTrainedLengthWinsOverTheScalings) {
+  EXPECT_EQ(read(R"({"max_position_embeddings": 64, "original_max_position_embeddings": 48, "rope_scaling": {
+      "type": "yarn", "factor": 2, "original_max_position_embeddings": 32}})")
+                .original_max_position_embeddings,
+            48);
+}
+
+std::string longrope(const std::string& more) {
+  return R"({"max_position_embeddings": 64, "rope_scaling": {"type": "longrope",
+      "short_factor": [1, 1, 1, 1, 1, 1, 1, 1], "long_factor": [1, 2, 3, 4, 5, 6, 7, 8], )" +
+         more + "}}";
+}
+
+TEST(RopeParameters, LongRopeTurnsByTheFactorsOfTheLengthThatTheModelMayReach) {
+  EXPECT_EQ(read(longrope(R"("original_max_position_embeddings": 16)")).divisors,
+            (std::vector<double>{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(read(longrope(R"("original_max_position_embeddings": 64)")).divisors, std::vector<double>(8, 1.0));
+  EXPECT_EQ(read(longrope(R"("original_max_position_embeddings": 16)")).factor, 4.0);
+  EXPECT_EQ(read(longrope(R"("original_max_position_embeddings": 16, "factor": 2.5)")).factor, 2.5);
+}
+
+TEST(RopeParameters, LongRopeNeedsAFactorForEachPair) {
+  EXPECT_THROW(read(R"({"max_position_embeddings": 64, "rope_scaling": {"type": "longrope", "short_factor": [1, 1],
+      "long_factor": [1, 2], "original_max_position_embeddings": 16}})"),
+               Error);
+  EXPECT_THROW(read(R"({"max_position_embeddings": 64, "rope_scaling": {"type": "longrope"}})"), Error);
+}
+
+TEST(RopeParameters, ProportionalKeepsTheWholeHeadsFrequenciesForThePartThatTurns) {
+  const RopeConfig rope = read(R"({"rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.25}})");
+  EXPECT_EQ(rope.rotary_dim, 16);
+  const auto whole = rope_frequencies({.rotary_dim = 16}, 16).frequencies;
+  EXPECT_EQ(rope_frequencies(rope, 16).frequencies, (std::vector<double>{whole[0], whole[1], 0, 0, 0, 0, 0, 0}));
+}
+
 TEST(RopeParameters, AScalingWithoutAFactorIsRefused) {
   try {
     read(R"({"rope_parameters": {"rope_type": "linear"}})");

@@ -25,8 +25,9 @@ namespace coluber {
 
 inline constexpr Tolerance kRopeTolerance{.absolute = 1e-6, .relative = 1e-6, .of_rms = 1e-6};
 
-enum class RopeType { kDefault, kLinear, kLlama3, kYarn };
-// "default", "linear", "llama3", "yarn"; nothing for any other word: the model then refuses its configuration.
+enum class RopeType { kDefault, kLinear, kLlama3, kYarn, kLongRope, kProportional };
+// "default", "linear", "llama3", "yarn", "longrope", "proportional"; nothing for any other word: the model then refuses
+// its configuration.
 std::optional<RopeType> parse_rope_type(std::string_view name) noexcept;
 
 // Fields named as in Hugging Face's `rope_parameters`.
@@ -35,16 +36,20 @@ struct RopeConfig {
   double theta = 10000.0;  // rope_theta
   int64_t rotary_dim = 0;  // even, at most the head dim
   bool interleaved = false;
-  double factor = 1.0;                                    // linear, llama3, yarn
-  double low_freq_factor = 1.0;                           // llama3
-  double high_freq_factor = 4.0;                          // llama3
-  int64_t original_max_position_embeddings = 0;           // llama3, yarn
-  double beta_fast = 32.0;                                // yarn
-  double beta_slow = 1.0;                                 // yarn
-  std::optional<double> attention_factor = std::nullopt;  // yarn; unset: m(mscale) / m(mscale_all_dim) where both are
-  double mscale = 0.0;                                    // set, else m(1), with m(s) = 0.1 s ln(factor) + 1
-  double mscale_all_dim = 0.0;                            // yarn; 0: unset
-  bool truncate = true;                                   // yarn: the ramp starts and ends at whole dimensions
+  double factor = 1.0;                           // all but default
+  double low_freq_factor = 1.0;                  // llama3
+  double high_freq_factor = 4.0;                 // llama3
+  int64_t original_max_position_embeddings = 0;  // llama3, yarn, longrope
+  double beta_fast = 32.0;                       // yarn
+  double beta_slow = 1.0;                        // yarn
+  // yarn; unset: m(mscale) / m(mscale_all_dim) where both are set, else m(1), with m(s) = 0.1 s ln(factor) + 1.
+  // longrope; unset: sqrt(1 + ln(factor) / ln(original_max_position_embeddings)).
+  std::optional<double> attention_factor = std::nullopt;
+  double mscale = 0.0;                // yarn; 0: unset
+  double mscale_all_dim = 0.0;        // yarn; 0: unset
+  bool truncate = true;               // yarn: the ramp starts and ends at whole dimensions
+  std::vector<double> divisors = {};  // longrope: [rotary_dim / 2], of each frequency
+  double proportion = 1.0;            // proportional: the part of the pairs that turns, the fastest ones
 };
 
 struct RopeFrequencies {

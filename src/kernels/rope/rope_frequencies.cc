@@ -25,6 +25,11 @@ std::string problems_of(const RopeConfig& config, int64_t head_dim) {
   expect(finite_positive(config.factor) && config.factor >= 1.0,
          fmt::format("rope factor: expected a number of at least 1, found {}", config.factor));
   if (config.type == RopeType::kLinear) return problems;
+  if (config.type == RopeType::kProportional) {
+    expect(finite_positive(config.proportion) && config.proportion <= 1,
+           fmt::format("partial_rotary_factor: expected a number above 0 and at most 1, found {}", config.proportion));
+    return problems;
+  }
   expect(config.original_max_position_embeddings > 0,
          fmt::format("original_max_position_embeddings: expected a positive number, found {}",
                      config.original_max_position_embeddings));
@@ -33,6 +38,17 @@ std::string problems_of(const RopeConfig& config, int64_t head_dim) {
                config.low_freq_factor < config.high_freq_factor,
            fmt::format("low_freq_factor {} must be positive and below high_freq_factor {}", config.low_freq_factor,
                        config.high_freq_factor));
+  } else if (config.type == RopeType::kLongRope) {
+    expect(config.original_max_position_embeddings > 1,
+           fmt::format("original_max_position_embeddings: expected a number above 1, found {}",
+                       config.original_max_position_embeddings));
+    expect(
+        static_cast<int64_t>(config.divisors.size()) == config.rotary_dim / 2 &&
+            std::all_of(config.divisors.begin(), config.divisors.end(), finite_positive),
+        fmt::format("short_factor and long_factor: expected a positive number for each of {} pairs, found {} numbers",
+                    config.rotary_dim / 2, config.divisors.size()));
+    expect(!config.attention_factor || finite_positive(*config.attention_factor),
+           "attention_factor: expected a positive number");
   } else {
     expect(
         finite_positive(config.beta_slow) && finite_positive(config.beta_fast) && config.beta_slow <= config.beta_fast,
@@ -95,6 +111,20 @@ double yarn_attention_factor(const RopeConfig& config) {
   return magnitude(1.0);
 }
 
+// Ding et al., LongRoPE, 2024: a divisor searched for each pair.
+void scale_longrope(const RopeConfig& config, RopeFrequencies& result) {
+  for (size_t i = 0; i < result.frequencies.size(); ++i) result.frequencies[i] /= config.divisors[i];
+  const double original = static_cast<double>(config.original_max_position_embeddings);
+  result.attention_factor =
+      config.attention_factor.value_or(std::sqrt(1.0 + std::log(config.factor) / std::log(original)));
+}
+
+// The slow pairs stand still; the others turn as they would in a head that turns whole.
+void scale_proportional(const RopeConfig& config, std::vector<double>& frequencies) {
+  const auto turning = static_cast<size_t>(config.proportion * static_cast<double>(config.rotary_dim) / 2.0);
+  for (size_t i = 0; i < frequencies.size(); ++i) frequencies[i] = i < turning ? frequencies[i] / config.factor : 0.0;
+}
+
 }  // namespace
 
 std::optional<RopeType> parse_rope_type(std::string_view name) noexcept {
@@ -102,6 +132,8 @@ std::optional<RopeType> parse_rope_type(std::string_view name) noexcept {
   if (name == "linear") return RopeType::kLinear;
   if (name == "llama3") return RopeType::kLlama3;
   if (name == "yarn") return RopeType::kYarn;
+  if (name == "longrope") return RopeType::kLongRope;
+  if (name == "proportional") return RopeType::kProportional;
   return std::nullopt;
 }
 
@@ -126,6 +158,12 @@ RopeFrequencies rope_frequencies(const RopeConfig& config, int64_t head_dim) {
     case RopeType::kYarn:
       scale_yarn(config, result.frequencies);
       result.attention_factor = yarn_attention_factor(config);
+      break;
+    case RopeType::kLongRope:
+      scale_longrope(config, result);
+      break;
+    case RopeType::kProportional:
+      scale_proportional(config, result.frequencies);
       break;
   }
   return result;

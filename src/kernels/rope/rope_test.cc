@@ -171,6 +171,22 @@ TEST(RopeFrequencies, YarnRampsBetweenPartsOfADimensionWithoutTruncation) {
   }
 }
 
+TEST(RopeFrequencies, LongRopeDividesEachAndMakesUpForItInMagnitude) {
+  const auto plain = rope_frequencies({.rotary_dim = 8}, 8).frequencies;
+  RopeConfig config{.type = RopeType::kLongRope,
+                    .rotary_dim = 8,
+                    .factor = 4.0,
+                    .original_max_position_embeddings = 16,
+                    .divisors = {1.0, 1.5, 3.0, 8.0}};
+  const RopeFrequencies scaled = rope_frequencies(config, 8);
+  for (size_t i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(scaled.frequencies[i], plain[i] / config.divisors[i]);
+  EXPECT_NEAR(scaled.attention_factor, std::sqrt(1.5), 1e-12);
+  config.attention_factor = 1.25;
+  EXPECT_EQ(rope_frequencies(config, 8).attention_factor, 1.25);
+  config.divisors.pop_back();
+  EXPECT_THROW(rope_frequencies(config, 8), Error);
+}
+
 TEST(RopeFrequencies, SenselessFieldsAreAllNamed) {
   try {
     rope_frequencies({.type = RopeType::kLlama3, .theta = -1.0, .rotary_dim = 7, .factor = 0.5}, 8);
