@@ -288,6 +288,11 @@ ConfigFields ConfigFields::nested(std::string_view key) {
 bool ConfigFields::has(std::string_view key) const { return lookup(key, nullptr) != nullptr; }
 const Json* ConfigFields::find(std::string_view key) const { return lookup(key, nullptr); }
 
+bool ConfigFields::is_null(std::string_view key) const {
+  const Json* value = json_ == nullptr ? nullptr : json_->find(key);
+  return value != nullptr && value->is_null();
+}
+
 ConfigFields& ConfigFields::check(bool condition, const std::string& message) {
   if (!condition) shared_->problems.push_back(message);
   return *this;

@@ -93,6 +93,7 @@ class ConfigFields {
 
   bool has(std::string_view key) const;          // there (under any alias) and not null
   const Json* find(std::string_view key) const;  // the same, as a value
+  bool is_null(std::string_view key) const;      // there and null: some families mean another default by it
 
   // Not evaluated where there is a problem already: the values it would look at may be wrong.
   template <typename Condition>

@@ -16,18 +16,22 @@ int64_t read_int_or_auto(ConfigFields& fields, std::string_view key, int64_t fal
   return number;
 }
 
-AttentionConfig read_attention_fields(ConfigFields& fields, int64_t hidden_size, int64_t default_kv_heads) {
+AttentionConfig read_attention_fields(ConfigFields& fields, int64_t hidden_size, int64_t default_kv_heads,
+                                      int64_t default_head_dim) {
   AttentionConfig c;
+  const bool as_many_kv_heads = default_kv_heads == 0 || fields.is_null("num_key_value_heads");
   c.hidden_size = hidden_size;
   fields.required("num_attention_heads", &c.num_heads, heads_bound());
   fields
-      .optional("num_key_value_heads", &c.num_kv_heads, default_kv_heads == 0 ? c.num_heads : default_kv_heads,
+      .optional("num_key_value_heads", &c.num_kv_heads, as_many_kv_heads ? c.num_heads : default_kv_heads,
                 heads_bound())
-      .optional("head_dim", &c.head_dim, std::max<int64_t>(hidden_size / c.num_heads, 1), head_dim_bound())
+      .optional("head_dim", &c.head_dim,
+                default_head_dim > 0 ? default_head_dim : std::max<int64_t>(hidden_size / c.num_heads, 1),
+                head_dim_bound())
       .optional("attention_bias", &c.qkv_bias, false);
   c.out_bias = c.qkv_bias;
   fields
-      .check([&] { return fields.has("head_dim") || hidden_size % c.num_heads == 0; },
+      .check([&] { return fields.has("head_dim") || default_head_dim > 0 || hidden_size % c.num_heads == 0; },
              "num_attention_heads must divide hidden_size where there is no head_dim")
       .check([&] { return c.num_heads % c.num_kv_heads == 0; }, "num_key_value_heads must divide num_attention_heads")
       .check([&] { return c.num_heads * c.head_dim <= kMostWidth; },

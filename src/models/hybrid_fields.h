@@ -16,9 +16,11 @@
 
 namespace coluber {
 
-// hidden_size, num_attention_heads, num_key_value_heads (absent: `default_kv_heads`, or 0: as many as heads), head_dim,
-// attention_bias. Without rotation.
-AttentionConfig read_attention_fields(ConfigFields& fields, int64_t hidden_size, int64_t default_kv_heads);
+// hidden_size, num_attention_heads, num_key_value_heads (absent: `default_kv_heads`; null or a default of 0: as many as
+// heads), head_dim (absent: `default_head_dim`, or 0: hidden_size / num_attention_heads), attention_bias. Without
+// rotation.
+AttentionConfig read_attention_fields(ConfigFields& fields, int64_t hidden_size, int64_t default_kv_heads,
+                                      int64_t default_head_dim = 0);
 
 struct Mamba2Fields {
   MambaMixer2Config mixer;

@@ -211,7 +211,8 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   decoder.num_layers = c.num_hidden_layers;
   decoder.max_position_embeddings = c.max_position_embeddings;
   decoder.norm_eps = c.rms_norm_eps;
-  decoder.tied = c.tie_word_embeddings;
+  // transformers never ties here: a stored head is the head whatever the config says.
+  decoder.tied = c.tie_word_embeddings && !context.weights.contains("lm_head.weight");
   decoder.ignored = {
       {fmt::format("model.layers.{}.", c.num_hidden_layers), "heads that predict several tokens are not run"}};
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });

@@ -131,7 +131,7 @@ NemotronHConfig read_config(const std::string& text, const std::string& path) {
   read_layers(fields, c);
   read_mixer(fields, c);
   read_experts(fields, c);
-  c.attention = read_attention_fields(fields, c.hidden_size, 8);
+  c.attention = read_attention_fields(fields, c.hidden_size, 8, 128);
   fields.finish();
   return c;
 }
@@ -146,7 +146,7 @@ MlpConfig mlp_config(const NemotronHConfig& c, int64_t intermediate_size) {
   return mlp;
 }
 
-MoeConfig moe_config(const NemotronHConfig& c) {
+MoeConfig moe_config(const NemotronHConfig& c, bool has_shared) {
   MoeConfig moe;
   moe.hidden_size = c.hidden_size;
   moe.intermediate_size = c.moe_intermediate_size;
@@ -165,7 +165,7 @@ MoeConfig moe_config(const NemotronHConfig& c) {
   moe.activation = c.activation;
   moe.latent_size = c.moe_latent_size;
   moe.latent_bias = c.mlp_bias;
-  if (c.n_shared_experts > 0) moe.shared = mlp_config(c, c.moe_shared_expert_intermediate_size);
+  if (has_shared) moe.shared = mlp_config(c, c.moe_shared_expert_intermediate_size);
   return moe;
 }
 
@@ -185,7 +185,9 @@ std::unique_ptr<DecoderBlock> make_block(const NemotronHConfig& c, const BlockCo
   } else if (kind == "mlp") {
     block->add("mlp", std::make_unique<Mlp>(mlp_config(c, c.intermediate_size), mixer), {}, layer_name_of(mixer));
   } else {
-    block->add("moe", std::make_unique<MoeBlock>(moe_config(c), mixer), {}, layer_name_of(mixer));
+    // transformers has a shared expert whatever n_shared_experts says; others have none at 0: the checkpoint decides.
+    const bool has_shared = c.n_shared_experts > 0 || mixer.has("shared_experts.up_proj.weight");
+    block->add("moe", std::make_unique<MoeBlock>(moe_config(c, has_shared), mixer), {}, layer_name_of(mixer));
   }
   return block;
 }

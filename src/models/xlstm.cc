@@ -153,7 +153,8 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   decoder.hidden_size = c.hidden_size;
   decoder.num_layers = c.num_hidden_layers;
   decoder.norm_eps = c.norm_eps;
-  decoder.tied = c.tie_word_embeddings;
+  // transformers never ties here: a stored head is the head whatever the config says.
+  decoder.tied = c.tie_word_embeddings && !context.weights.contains("lm_head.weight");
   decoder.logits_softcap = c.output_logit_soft_cap;
   decoder.base = "backbone";
   decoder.embed_tokens = "embeddings";

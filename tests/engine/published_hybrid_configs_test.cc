@@ -179,6 +179,23 @@ TEST_F(PublishedHybrid, NemotronLeavesOutHeadsThatPredictSeveralTokens) {
   EXPECT_NE(notes[0].find("mtp."), std::string::npos) << notes[0];
 }
 
+// The reference runs the shared expert that it finds, whatever the number.
+TEST_F(PublishedHybrid, NemotronRunsAStoredSharedExpertWhateverTheConfigCounts) {
+  expect_same("nemotron_h", [](ModelCopy& copy) { copy.config().set("n_shared_experts", 0); });
+}
+
+// The reference ties nothing in these families.
+TEST_F(PublishedHybrid, AStoredHeadIsTheHeadThoughTheConfigSaysTied) {
+  for (const char* family : {"nemotron_h", "xlstm", "kimi_linear"})
+    expect_same(family, [](ModelCopy& copy) { copy.config().set("tie_word_embeddings", true); });
+}
+
+TEST_F(PublishedHybrid, NoNumberOfKeyValueHeadsMeansAsManyAsHeadsWhereItIsNull) {
+  for (const char* family : {"bamba", "jamba", "falcon_h1"})
+    expect_refused(family, [](ModelCopy& copy) { copy.config().set("num_key_value_heads", nullptr); },
+                   {"self_attn.k_proj.weight", "[48, 48]"});
+}
+
 // The width of an attention head beside that of a Mamba head: each has its own key.
 TEST_F(PublishedHybrid, FalconH1KeepsTheWidthsOfItsTwoKindsOfHeadsApart) {
   expect_same("falcon_h1", [](ModelCopy& copy) { copy.config().set("head_dim", 12); });
