@@ -10,6 +10,7 @@
 #include "apps/cli/engine_options.h"
 #include "apps/cli/output.h"
 #include "apps/cli/synthetic_model.h"
+#include "base/cpu_features.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/thread_pool.h"
@@ -254,8 +255,9 @@ Json report_json(const Report& report, const BenchOptions& options) {
 }
 
 void print_report(const Report& report, const BenchOptions& options) {
-  output().print("{}, {} threads, batch {}, prompt {}, {} decode steps, {} repetitions\n\n", report.model,
-                 report.threads, options.batch, options.prompt, options.gen, options.reps);
+  output().print("{}, {} threads, batch {}, prompt {}, {} decode steps, {} repetition{}\n\n", report.model,
+                 report.threads, options.batch, options.prompt, options.gen, options.reps,
+                 options.reps == 1 ? "" : "s");
   output().print("machine   reads {:.2f} GB/s, multiplies and adds {:.1f} GFLOP/s (float32)\n", report.read_gbps,
                  report.fma_gflops);
   output().print("load      {:.2f} s, peak memory {:.0f} MB\n", report.load_s, report.peak_rss_mb);
@@ -265,6 +267,9 @@ void print_report(const Report& report, const BenchOptions& options) {
   output().print("decode    {:.1f} tokens/s [{:.1f} to {:.1f}], {:.0f} % of the read bandwidth ({:.1f} MB a step)\n",
                  report.decode_tps.median, report.decode_tps.low, report.decode_tps.high,
                  100.0 * report.decode_roofline, report.step_mb);
+  if (report.step_mb * 1e6 <= static_cast<double>(cpu_features().l3_bytes)) {
+    output().write("          (the processor's caches hold all that a step moves, so memory is no limit here)\n");
+  }
 }
 
 // The most tokens of a sequence, as the model's config or the user limits them; read from headers alone.

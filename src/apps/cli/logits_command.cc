@@ -54,7 +54,7 @@ void declare(Arguments& arguments, LogitsOptions& options) {
   arguments.flag("--hidden", &options.hidden, "add hidden.0, hidden.1, ... [T, D]");
   arguments.flag("--states", &options.states,
                  "add the states after the ids: state.I.conv (the K-1 columns that are kept), state.I.recurrent, "
-                 "state.I.key, state.I.value");
+                 "state.I.key, state.I.value, and what other kinds of layers keep");
   arguments.integer("--greedy", &options.greedy, {0, int64_t{1} << 31},
                     "add greedy [N]: tokens that follow, one a step, past end tokens");
   options.engine.declare(arguments);
@@ -156,7 +156,8 @@ int logits_command(const std::vector<std::string>& args) {
   continue_greedily(*session, options.greedy, collected);
   collected.steps = engine->num_steps() - steps_before;
   write_collected(options, collected);
-  notice(fmt::format("wrote {} ({} tokens, {} engine steps)", options.out, ids.size(), collected.steps));
+  notice(fmt::format("wrote {} ({} token{}, {} engine step{})", options.out, ids.size(), ids.size() == 1 ? "" : "s",
+                     collected.steps, collected.steps == 1 ? "" : "s"));
   return 0;
 }
 
