@@ -52,9 +52,7 @@ TEST_F(PublishedRwkv, SizesOfRwkv7MayBeLeftToTheirDefaults) {
 
 TEST_F(PublishedRwkv, WhatAConfigMayNotSayIsNamed) {
   expect_refused("rwkv7_fla",
-                 [](ModelCopy& copy) {
-                   copy.config().set("attn", Json::Object{{"layers", Json::Array{1}}});
-                 },
+                 [](ModelCopy& copy) { copy.config().set("attn", Json::Object{{"layers", Json::Array{1}}}); },
                  {"attn must be null"});
   expect_refused("rwkv7_fla", [](ModelCopy& copy) { copy.config().set("head_dim", 48); },
                  {"head_dim must divide hidden_size"});
