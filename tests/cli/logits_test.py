@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`coluber logits`: what the file holds, engine steps, files that are whole or not there."""
 import json
+import math
 import os
 import unittest
 
@@ -64,12 +65,13 @@ class Logits(CliTest):
                 tensors, _ = self.logits(DATA / family, "--ids", ",".join(map(str, golden["input_ids.17"][2])), "--hidden", "--states")
                 for name, entry in golden.items():
                     if name.startswith("hidden."):
-                        self.assertEqual(tensors[name][1], entry[1], name)
+                        rows, *rest = entry[1]  # where a model keeps several streams, they lie side by side
+                        self.assertEqual(tensors[name][1], [rows, math.prod(rest)], name)
                         self.assert_near(tensors[name][2], entry[2], 1e-3, name)
                 states = [name for name in tensors if name.startswith("state.")]
                 self.assertTrue(states)
                 for name in states:
-                    if ".conv" in name and name in golden:
+                    if ".conv" in name and name in golden and len(golden[name][1]) == 3:
                         self.assert_conv(tensors[name], golden[name], name)
                     elif name in golden:
                         self.assertEqual(tensors[name][1], golden[name][1], name)

@@ -50,6 +50,10 @@ class Tokenizers(CliTest):
                 self.assertNotEqual(result.code, 0)
                 self.assertIn("line 2", result.err)
 
+    def test_files_that_hold_no_tokenizer_are_refused_with_those_that_do(self):
+        self.fails(None, "tokenize", TOKENIZERS / "make_foreign.py", "-p", "x", says=["make_foreign.py", "tokenizer.json", "tokenizer.model"])
+        self.fails(None, "tokenize", TOKENIZERS / "chat.json", "-p", "x", says=["chat.json", "tokenizer.json"])
+
     def test_model_without_tokenizer_is_refused(self):
         self.fails(None, "tokenize", DATA / "mamba2", stdin="hi", says="tokenizer")
 

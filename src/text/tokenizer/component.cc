@@ -32,7 +32,8 @@ bool Component::has(std::string_view key) const noexcept {
 
 Component Component::child(std::string_view key) const {
   const Json* value = json_->find(key);
-  if (value == nullptr) refuse(fmt::format("\"{}\" is missing", key));
+  if (value == nullptr)
+    refuse(fmt::format("\"{}\" is missing; expected a tokenizer.json of the tokenizers library", key));
   return Component(*value, fmt::format("{}.{}", place_, key));
 }
 
