@@ -364,7 +364,7 @@ class HyperConnection {
     const auto logit = [&](int64_t i, size_t part) {
       return static_cast<double>(mix[i]) * scale_[part] + base_[static_cast<size_t>(i)];
     };
-    double comb[kMostStreams * kMostStreams];
+    double comb[kMostStreams * kMostStreams] = {};
     for (int64_t r = 0; r < n; ++r) {
       double top = logit(2 * n + r * n, 2), sum = 0;
       for (int64_t c = 1; c < n; ++c) top = std::max(top, logit(2 * n + r * n + c, 2));
