@@ -12,6 +12,7 @@
 #include "engine/description.h"
 #include "engine/fingerprint.h"
 #include "engine/host_memory.h"
+#include "engine/model_text.h"
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
 #include "formats/model_folder.h"
@@ -142,9 +143,9 @@ void load_and_close(const EngineOptions& options, LoadedModel& loaded) {
 }
 
 // A damaged template stops who uses it, not who gives plain text.
-void load_template(const std::string& folder, LoadedModel& loaded) {
+void load_template(const ModelFolder& folder, LoadedModel& loaded) {
   try {
-    loaded.chat_template = load_chat_template(folder);
+    loaded.chat_template = find_chat_template(folder);
   } catch (const Error& error) {
     loaded.chat_template_error = error.what();
     log_info("the chat template cannot be used: {}", loaded.chat_template_error);
@@ -234,8 +235,8 @@ LoadedModel load_model(const EngineOptions& options) {
   const ModelFolder folder = resolve_model(options.model);
   LoadedModel loaded = open_folder(options, folder);
   loaded.generation = read_generation_config(folder.generation_config_path);
-  if (file_exists(folder.tokenizer_path)) loaded.tokenizer = Tokenizer::load(folder.tokenizer_path);
-  load_template(folder.folder, loaded);
+  loaded.tokenizer = find_tokenizer(folder);
+  load_template(folder, loaded);
   load_and_close(options, loaded);
   loaded.eos_token_ids = end_tokens(loaded.generation, config_of(loaded), loaded.model->info().vocab_size);
   const std::optional<int32_t> end = loaded.tokenizer != nullptr ? loaded.tokenizer->eos_id() : std::nullopt;

@@ -23,6 +23,15 @@ Shape transformed(const GgufTensor& tensor, GgufTransform transform) {
 
 bool is_gguf_file(std::string_view name) noexcept { return name.ends_with(".gguf"); }
 
+bool is_first_gguf_file(std::string_view name) noexcept {
+  constexpr std::string_view kFirst = "-00001-of-00001.gguf";
+  if (!is_gguf_file(name) || name.size() < kFirst.size()) return is_gguf_file(name);
+  const std::string_view tail = name.substr(name.size() - kFirst.size());
+  const bool is_split = tail[0] == '-' && tail.substr(6, 4) == "-of-" && tail.find_first_not_of("0123456789", 1) == 6 &&
+                        tail.find_first_not_of("0123456789", 10) == 15;
+  return !is_split || tail.substr(0, 6) == kFirst.substr(0, 6);
+}
+
 GgufWeights::GgufWeights(const std::string& path) : file_(path), architecture_(&gguf_architecture(file_)) {
   for (const GgufTensor& tensor : file_.tensors()) add(tensor);
 }

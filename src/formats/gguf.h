@@ -72,5 +72,7 @@ class GgufWeights final : public WeightSource {
 };
 
 bool is_gguf_file(std::string_view name) noexcept;
+// The same without the later files of a split model.
+bool is_first_gguf_file(std::string_view name) noexcept;
 
 }  // namespace coluber

@@ -62,16 +62,30 @@ void check_config(ModelFolder& model, const std::string& path) {
   throw make_error(
       ErrorCode::kNotFound,
       "{} has no config.json, so it is no Hugging Face model; it holds {}. Name a folder with config.json and weights "
-      "({}), or the one .pth file of a model that needs no config.json",
+      "({}), or the one .pth file or .gguf file of a model that needs no config.json",
       what, describe_folder(model.folder), kWeightsFiles);
 }
 
 void check_tokenizer(const ModelFolder& model, const std::string& path) {
   if (file_exists(model.tokenizer_path) || file_exists(model.config_path)) return;
-  throw make_error(ErrorCode::kNotFound,
-                   "'{}' has neither tokenizer.json (or rwkv_vocab_v*.txt, tokenizer.model, tiktoken.model) nor "
-                   "config.json; it holds {}",
-                   path, describe_folder(model.folder));
+  throw make_error(
+      ErrorCode::kNotFound,
+      "'{}' has neither tokenizer.json (or rwkv_vocab_v*.txt, tokenizer.model, tiktoken.model), a .gguf file "
+      "nor config.json; it holds {}",
+      path, describe_folder(model.folder));
+}
+
+[[noreturn]] void refuse_file(const std::string& path, ModelNeeds needs) {
+  if (needs == ModelNeeds::kTokenizer) {
+    throw make_error(ErrorCode::kUnsupported,
+                     "'{}' is not a file that a tokenizer can be read from; expected a folder, a tokenizer.json, "
+                     "rwkv_vocab_v*.txt, tokenizer.model or tiktoken.model",
+                     path);
+  }
+  throw make_error(ErrorCode::kUnsupported,
+                   "'{}' is not a file that a model can be read from; expected a folder, a file of weights ({}), the "
+                   "index of its shards, or a config.json",
+                   path, kWeightsFiles);
 }
 
 }  // namespace
@@ -100,7 +114,8 @@ ModelFolder resolve_model(const std::string& path, ModelNeeds needs) {
     const std::string reason =
         error && error != std::errc::no_such_file_or_directory ? " (" + error.message() + ")" : "";
     throw make_error(ErrorCode::kNotFound,
-                     "there is no model at '{}'{}: expected a folder with config.json, or a file in one", path, reason);
+                     "there is no model at '{}'{}: expected a folder with config.json, a file in one, or a .gguf file",
+                     path, reason);
   }
   ModelFolder model;
   if (fs::is_directory(status)) {
@@ -114,11 +129,15 @@ ModelFolder resolve_model(const std::string& path, ModelNeeds needs) {
     } else if (name != "config.json" && is_tokenizer_file(name) && needs == ModelNeeds::kTokenizer) {
       model.tokenizer_path = path;
     } else if (name != "config.json" && name != "tokenizer.json") {
-      throw make_error(ErrorCode::kUnsupported,
-                       "'{}' is not a file that a model can be read from; expected a folder, a file of weights ({}), "
-                       "the index of its shards, or a config.json",
-                       path, kWeightsFiles);
+      refuse_file(path, needs);
     }
+  }
+  // A GGUF file holds what a config.json says.
+  if (std::string gguf = gguf_file_of(model.weights_path); !gguf.empty()) {
+    model.weights_path = std::move(gguf);
+    model.config_path.clear();
+    if (!file_exists(model.tokenizer_path)) model.tokenizer_path = model.weights_path;
+    return model;
   }
   if (needs == ModelNeeds::kConfig) {
     check_config(model, path);

@@ -12,7 +12,9 @@ struct ModelFolder {
   std::string config_path;             // "folder/config.json"; empty where the weights come without one
   std::string generation_config_path;  // may not exist
   std::string weights_path;            // the folder, or the file that was named
-  std::string tokenizer_path;  // tokenizer.json or its like in the folder, or the file that was named; may not exist
+  // tokenizer.json or its like in the folder, the file that was named, or the GGUF file where there is none of these;
+  // may not exist
+  std::string tokenizer_path;
 };
 
 enum class ModelNeeds {

@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kNames[] = {"model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                                        "pytorch_model.bin.index.json"};
 constexpr std::string_view kExpected =
-    "model.safetensors or pytorch_model.bin, the index of shards of either, or a single .pth file";
+    "model.safetensors or pytorch_model.bin, the index of shards of either, or a single .pth or .gguf file";
 constexpr std::string_view kIndexEnd = ".index.json";
 constexpr std::string_view kTorchEnds[] = {".bin", ".pth", ".pt"};
 
@@ -170,8 +170,8 @@ void FileWeights::release(const TensorView& view) const noexcept {
 }
 
 bool is_weights_file(std::string_view name) noexcept {
-  return name.ends_with(".safetensors") || is_gguf_file(name) || is_torch_file(name) || name.ends_with(".safetensors.index.json") ||
-         name.ends_with(".bin.index.json");
+  return name.ends_with(".safetensors") || is_gguf_file(name) || is_torch_file(name) ||
+         name.ends_with(".safetensors.index.json") || name.ends_with(".bin.index.json");
 }
 
 std::optional<std::string> find_weights(const std::string& folder) {
@@ -182,15 +182,23 @@ std::optional<std::string> find_weights(const std::string& folder) {
   std::error_code error;
   for (std::filesystem::directory_iterator item(folder, error), end; !error && item != end; item.increment(error)) {
     const std::string name = item->path().filename().string();
-    if (!name.ends_with(".pth") && !name.ends_with(".pt")) continue;
+    if (!name.ends_with(".pth") && !name.ends_with(".pt") && !is_first_gguf_file(name)) continue;
     if (single) return std::nullopt;
     single = beside(folder, name);
   }
   return single;
 }
 
+std::string gguf_file_of(const std::string& path) {
+  if (is_gguf_file(path)) return path;
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return {};
+  std::optional<std::string> found = find_weights(path);
+  return found && is_gguf_file(*found) ? *found : std::string();
+}
+
 std::unique_ptr<WeightSource> open_weights(const std::string& path) {
-  if (is_gguf_file(path)) return std::make_unique<GgufWeights>(path);
+  if (const std::string file = gguf_file_of(path); !file.empty()) return std::make_unique<GgufWeights>(file);
   return std::make_unique<FileWeights>(path);
 }
 

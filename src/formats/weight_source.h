@@ -45,10 +45,12 @@ class FileWeights final : public WeightSource {
 std::unique_ptr<WeightSource> open_weights(const std::string& path);
 
 // The files that hold weights, as help and messages name them.
-inline constexpr std::string_view kWeightsFiles = ".safetensors, .bin, .pth";
+inline constexpr std::string_view kWeightsFiles = ".safetensors, .bin, .pth, .gguf";
 // Whether a file of this name is of a format that holds weights, or the index of such files.
 bool is_weights_file(std::string_view name) noexcept;
 // The file in a folder that its weights are read from; none where it has no weights, or several and nothing says which.
 std::optional<std::string> find_weights(const std::string& folder);
+// The GGUF file that `path`, a file or a folder, names as its weights; empty where these are of another format.
+std::string gguf_file_of(const std::string& path);
 
 }  // namespace coluber

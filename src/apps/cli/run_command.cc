@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "engine/model_text.h"
 #include "formats/model_folder.h"
 
 namespace coluber::cli {
@@ -211,7 +212,7 @@ Generated generate(Engine& engine, const std::vector<int32_t>& prompt, const Sam
 // The engine gives text, which hides the bytes of a token that is part of a character; so the tokenizer is read again.
 Json logprobs_json(const Engine& engine, const std::string& model, const Generated& generated) {
   std::unique_ptr<Tokenizer> tokenizer;
-  if (engine.has_tokenizer()) tokenizer = Tokenizer::load(resolve_model(model).tokenizer_path);
+  if (engine.has_tokenizer()) tokenizer = find_tokenizer(resolve_model(model));
   return openai_logprobs(tokenizer.get(), generated.tokens);
 }
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "engine/model_text.h"
 #include "formats/model_folder.h"
 #include "text/chat_template/chat_template.h"
 
@@ -30,13 +31,13 @@ struct Rendered {
 class TemplateRenderer {
  public:
   explicit TemplateRenderer(const std::string& model)
-      : model_(model_or_builtin(model)), folder_(resolve_model(model_, ModelNeeds::kTokenizer).folder) {
+      : model_(model_or_builtin(model)), folder_(resolve_model(model_, ModelNeeds::kTokenizer)) {
     try {
-      templates_ = load_chat_template(folder_);
+      templates_ = find_chat_template(folder_);
     } catch (const Error& error) {
       broken_ = error;  // told to those who need it: a request may bring a template of its own
     }
-    special_tokens_ = templates_ ? templates_->special_tokens : load_special_tokens(folder_);
+    special_tokens_ = templates_ ? templates_->special_tokens : find_special_tokens(folder_);
   }
 
   // `request` as a line of --jsonl. Throws Error for a request of another form.
@@ -93,7 +94,7 @@ class TemplateRenderer {
   }
 
   std::string model_;
-  std::string folder_;
+  ModelFolder folder_;
   std::optional<ChatTemplates> templates_;
   std::optional<Error> broken_;  // why the model's own template cannot be used
   Json special_tokens_;

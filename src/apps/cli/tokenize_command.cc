@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "engine/model_text.h"
 #include "formats/model_folder.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -16,8 +17,9 @@ namespace coluber::cli {
 namespace {
 
 constexpr std::string_view kModelHelp =
-    "folder with a tokenizer (tokenizer.json, rwkv_vocab_v*.txt, tokenizer.model or tiktoken.model), or that file; "
-    "without it the built-in model";
+    "folder with a tokenizer (tokenizer.json, rwkv_vocab_v*.txt, tokenizer.model, tiktoken.model, or inside a .gguf), "
+    "or "
+    "that file; without it the built-in model";
 
 struct TextOptions {
   std::string model;
@@ -26,8 +28,8 @@ struct TextOptions {
   bool plain = false;  // tokenize: add no special tokens; detokenize: leave none out
 };
 
-std::unique_ptr<Tokenizer> load_tokenizer(const std::string& model) {
-  return Tokenizer::load(resolve_model(model_or_builtin(model), ModelNeeds::kTokenizer).tokenizer_path);
+std::unique_ptr<Tokenizer> tokenizer_of(const std::string& model) {
+  return load_tokenizer(resolve_model(model_or_builtin(model), ModelNeeds::kTokenizer));
 }
 
 void check_source(std::string_view command, std::string_view flag, const TextOptions& options) {
@@ -134,7 +136,7 @@ int tokenize_command(const std::vector<std::string>& args) {
                       "tokenize: there is no text; give it with -p TEXT, -f FILE, or through a pipe")) {
     return exit_code(ErrorCode::kInvalidArgument);
   }
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.model);
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(options.model);
   if (options.jsonl) {
     answer_lines("tokenize", [&](const Json& request) { return tokenize_line(*tokenizer, request, !options.plain); });
     return 0;
@@ -171,7 +173,7 @@ int detokenize_command(const std::vector<std::string>& args) {
                       "detokenize: there are no ids; give them with --ids, -f FILE, or through a pipe")) {
     return exit_code(ErrorCode::kInvalidArgument);
   }
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(options.model);
+  const std::unique_ptr<Tokenizer> tokenizer = tokenizer_of(options.model);
   if (options.jsonl) {
     answer_lines("detokenize",
                  [&](const Json& request) { return detokenize_line(*tokenizer, request, !options.plain); });

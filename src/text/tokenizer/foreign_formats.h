@@ -16,6 +16,7 @@
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/model.h"
 #include "text/tokenizer/normalizer.h"
+#include "text/tokenizer/stored_vocabulary.h"
 
 namespace coluber {
 
@@ -33,6 +34,8 @@ struct ForeignTokenizer {
 ForeignTokenizer read_world_vocabulary(std::string_view text, const std::string& source);
 // SentencePiece's tokenizer.model, a protocol buffer. `config`: tokenizer_config.json, null where there is none.
 ForeignTokenizer read_sentencepiece(std::string_view bytes, const Json* config, const std::string& source);
+// The same pieces and scores in a GGUF file; whoever calls checked it.
+ForeignTokenizer read_sentencepiece(const StoredVocabulary& vocabulary, const std::string& source);
 // tiktoken's ranks: lines of a token in base64 and its rank.
 ForeignTokenizer read_tiktoken(std::string_view text, const Json* config, const std::string& source);
 // Whether the bytes are tiktoken's ranks; files of that kind are called tokenizer.model too.

@@ -320,10 +320,7 @@ bool marks_every_part(const Json* config) {
   return legacy != nullptr && legacy->is_bool() && legacy->as_bool();
 }
 
-}  // namespace
-
-ForeignTokenizer read_sentencepiece(std::string_view bytes, const Json* config, const std::string& source) {
-  const Spec spec = read_spec(bytes, source);
+ForeignTokenizer make_tokenizer(const Spec& spec, bool marks_parts, const std::string& source) {
   check_pieces(spec, source);
   ForeignTokenizer tokenizer;
   Vocab vocab;
@@ -353,9 +350,47 @@ ForeignTokenizer read_sentencepiece(std::string_view bytes, const Json* config, 
                        read.error().message);
     map = std::move(*read);
   }
-  tokenizer.normalizer = std::make_unique<SentencePieceNormalizer>(spec, std::move(map), marks_every_part(config));
+  tokenizer.normalizer = std::make_unique<SentencePieceNormalizer>(spec, std::move(map), marks_parts);
   tokenizer.model = make_model(spec, std::move(vocab), unk_id);
   tokenizer.components.set("decoder", make_decoder(spec));
+  return tokenizer;
+}
+
+}  // namespace
+
+ForeignTokenizer read_sentencepiece(std::string_view bytes, const Json* config, const std::string& source) {
+  return make_tokenizer(read_spec(bytes, source), marks_every_part(config), source);
+}
+
+ForeignTokenizer read_sentencepiece(const StoredVocabulary& vocabulary, const std::string& source) {
+  Spec spec;
+  spec.type = ModelType::kBpe;
+  spec.byte_fallback = true;
+  spec.add_dummy_prefix = vocabulary.add_space_prefix;
+  spec.remove_extra_whitespaces = vocabulary.remove_extra_spaces;
+  const auto name = [&](const std::optional<int64_t>& id, std::string_view& piece) {
+    piece = id ? vocabulary.tokens[static_cast<size_t>(*id)] : std::string_view();
+  };
+  name(vocabulary.bos_id, spec.bos_piece);
+  name(vocabulary.eos_id, spec.eos_piece);
+  name(vocabulary.unk_id, spec.unk_piece);
+  std::vector<std::pair<int32_t, AddedToken>> added;
+  for (size_t i = 0; i < vocabulary.tokens.size(); ++i) {
+    StoredTokenType type = vocabulary.type_of(i);
+    if (type == StoredTokenType::kUndefined) type = StoredTokenType::kNormal;
+    if (type == StoredTokenType::kUserDefined) {  // spelled as texts spell it, with spaces
+      AddedToken token;
+      token.content = vocabulary.tokens[i];
+      token.normalized = false;
+      added.emplace_back(static_cast<int32_t>(i), std::move(token));
+      type = StoredTokenType::kUnused;
+    }
+    spec.pieces.push_back(
+        {vocabulary.tokens[i], static_cast<float>(vocabulary.scores[i]), static_cast<PieceType>(type)});
+  }
+  // The converter takes the tables of LlamaTokenizer, which marks the start of every part.
+  ForeignTokenizer tokenizer = make_tokenizer(spec, true, source);
+  std::move(added.begin(), added.end(), std::back_inserter(tokenizer.added));
   return tokenizer;
 }
 

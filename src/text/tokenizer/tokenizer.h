@@ -22,6 +22,7 @@ namespace coluber {
 
 class DecodeChain;
 class DecodeStream;
+struct StoredVocabulary;
 
 class Tokenizer {
  public:
@@ -35,6 +36,8 @@ class Tokenizer {
   // From the bytes of a file that is no tokenizer.json; the name at the end of `source` and the bytes tell its kind.
   static std::unique_ptr<Tokenizer> from_file_bytes(std::string_view bytes, std::string_view config_json,
                                                     const std::string& source);
+  // From the lists of a GGUF file. kUnsupported names a kind, or a way to cut texts, that is not known.
+  static std::unique_ptr<Tokenizer> from_vocabulary(const StoredVocabulary& vocabulary, const std::string& source);
   ~Tokenizer();
 
   // Bytes that are not UTF-8 are read as U+FFFD, as Python's errors="replace" does; `is_valid_utf8` tells beforehand.
