@@ -37,8 +37,9 @@ void read_attention_without_list(ConfigFields& fields, const Json& json, FlaConf
       .optional("num_kv_heads", &attention.num_kv_heads, attention.num_heads, heads_bound())
       .optional("window_size", &attention.sliding_window, json.find("window_size") == nullptr ? kWindow : 0, positive())
       .check([&] { return c.hidden_size % (2 * attention.num_heads) == 0; },
-             fmt::format("num_heads: {} must divide half of hidden_size; with attn null there is no attention",
-                         attention.num_heads))
+             fmt::format(
+                 "attn: missing; without it num_heads ({}) must divide half of hidden_size. Say attn, or null for none",
+                 attention.num_heads))
       .check([&] { return attention.num_heads % attention.num_kv_heads == 0; }, "num_kv_heads must divide num_heads");
   if (!fields.ok()) return;
   attention.head_dim = c.hidden_size / attention.num_heads;
