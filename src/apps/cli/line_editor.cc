@@ -83,6 +83,8 @@ LineEditor::~LineEditor() {
 
 LineEditor::Result LineEditor::read(std::string* line) {
   int count = 0;
+  // libedit shows the prompt before it takes the terminal over: what is typed in between would be edited by bytes.
+  el_set(impl_->editor, EL_PREP_TERM, 1);
   const char* text = el_gets(impl_->editor, &count);
   if (interrupted()) {
     clear_interrupt();
