@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Input: a byte for the kind of file, the file. Whatever the bytes, loading ends in a Tokenizer or an Error, and what
-// the Tokenizer gives keeps its promises: text that is UTF-8, a stream equal to the whole.
+// Input: a byte for the kind of file, the file. Of a GGUF file's lists (g, l: gpt2, llama) the file is lines: a digit
+// for the type and a token, or m and a merge. Whatever the bytes, loading ends in a Tokenizer or an Error, and what the
+// Tokenizer gives keeps its promises: text that is UTF-8, a stream equal to the whole.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "text/tokenizer/stored_vocabulary.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace {
@@ -31,6 +37,40 @@ void use(const coluber::Tokenizer& tokenizer, std::string_view text) {
   require(streamed + stream.flush() == decoded);
 }
 
+std::unique_ptr<coluber::Tokenizer> load_lists(std::string_view lines, bool is_llama) {
+  constexpr std::string_view kSplits[] = {"llama-bpe", "qwen2", "gpt-2", "falcon", "default"};
+  coluber::StoredVocabulary v;
+  std::vector<std::string_view> tokens, merges;
+  std::vector<int64_t> types;
+  std::vector<double> scores;
+  v.model = is_llama ? "llama" : "gpt2";
+  v.split = kSplits[lines.size() % std::size(kSplits)];
+  while (!lines.empty()) {
+    const size_t end = std::min(lines.find('\n'), lines.size());
+    const std::string_view line = lines.substr(0, end);
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+    if (line.starts_with('m')) {
+      merges.push_back(line.substr(1));
+    } else if (!line.empty()) {
+      types.push_back(line[0] - '0');
+      scores.push_back(-static_cast<double>(line[0] * 7 + static_cast<int>(tokens.size())));
+      tokens.push_back(line.substr(1));
+    }
+  }
+  v.tokens = tokens;
+  v.merges = merges;
+  v.types = types;
+  v.scores = scores;
+  if (!types.empty()) v.eos_id = types.back();
+  v.bos_id = 0;
+  return coluber::Tokenizer::from_vocabulary(v, "x.gguf");
+}
+
+std::unique_ptr<coluber::Tokenizer> load(uint8_t kind, std::string_view file) {
+  if (kind == 'g' || kind == 'l') return load_lists(file, kind == 'l');
+  return coluber::Tokenizer::from_file_bytes(file, {}, kind == 'w' ? "rwkv_vocab_v1.txt" : "tokenizer.model");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
@@ -38,8 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view file(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
-    const auto tokenizer =
-        coluber::Tokenizer::from_file_bytes(file, {}, data[0] == 'w' ? "rwkv_vocab_v1.txt" : "tokenizer.model");
+    const auto tokenizer = load(data[0], file);
     use(*tokenizer, "Hello,  world\n \xe4\xbd\xa0\xe5\xa5\xbd \xef\xac\x81 ab ");
     use(*tokenizer, file.substr(0, 200));
   } catch (const coluber::Error&) {
