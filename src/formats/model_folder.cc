@@ -79,7 +79,7 @@ void check_tokenizer(const ModelFolder& model, const std::string& path) {
   if (needs == ModelNeeds::kTokenizer) {
     throw make_error(ErrorCode::kUnsupported,
                      "'{}' is not a file that a tokenizer can be read from; expected a folder, a tokenizer.json, "
-                     "rwkv_vocab_v*.txt, tokenizer.model or tiktoken.model",
+                     "rwkv_vocab_v*.txt, tokenizer.model, tiktoken.model or a .gguf file",
                      path);
   }
   throw make_error(ErrorCode::kUnsupported,
