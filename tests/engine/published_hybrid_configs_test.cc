@@ -54,9 +54,8 @@ TEST_F(PublishedHybrid, Mamba2FieldsMayBeDerivedSaidOtherwiseOrLeftOut) {
   for (const char* family : {"bamba", "granitemoehybrid", "falcon_h1"}) {
     expect_same(family, [](ModelCopy& copy) { copy.config().set("mamba_d_head", "auto"); });
     expect_same(family, [](ModelCopy& copy) { copy.config().set("time_step_limit", nullptr); });
-    expect_same(family, [](ModelCopy& copy) {
-      copy.config().set("time_step_limit", Json::Array{0.0, kInfinityObject});
-    });
+    expect_same(family,
+                [](ModelCopy& copy) { copy.config().set("time_step_limit", Json::Array{0.0, kInfinityObject}); });
     expect_same(family, [](ModelCopy& copy) {
       remove_keys(copy, {"time_step_limit", "mamba_d_head", "mamba_expand", "mamba_d_conv", "mamba_conv_bias",
                          "mamba_proj_bias", "mamba_chunk_size", "hidden_act", "attention_bias", "mlp_bias"});
@@ -154,9 +153,7 @@ TEST_F(PublishedHybrid, NemotronsFieldsHaveOlderNames) {
 
 TEST_F(PublishedHybrid, NemotronIsRefusedWithEverythingThatItsConfigLacks) {
   expect_refused("nemotron_h",
-                 [](ModelCopy& copy) {
-                   remove_keys(copy, {"layers_block_type", "vocab_size", "hidden_size"});
-                 },
+                 [](ModelCopy& copy) { remove_keys(copy, {"layers_block_type", "vocab_size", "hidden_size"}); },
                  {"nemotron_h", "vocab_size", "hidden_size"});
   expect_refused("nemotron_h", [](ModelCopy& copy) { copy.remove_key("layers_block_type"); },
                  {"layers_block_type", "hybrid_override_pattern"});
@@ -220,10 +217,7 @@ TEST_F(PublishedHybrid, FalconH1sMultipliersAreOneWhereTheyAreLeftOut) {
             }));
   EXPECT_NE(left_out, as_stored("falcon_h1"));
   expect_same("falcon_h1", [](ModelCopy& copy) { copy.config().set("mamba_d_ssm", nullptr); });
-  expect_refused("falcon_h1",
-                 [](ModelCopy& copy) {
-                   copy.config().set("ssm_multipliers", Json::Array{1, 1});
-                 },
+  expect_refused("falcon_h1", [](ModelCopy& copy) { copy.config().set("ssm_multipliers", Json::Array{1, 1}); },
                  {"ssm_multipliers"});
 }
 
@@ -250,10 +244,7 @@ TEST_F(PublishedHybrid, Zamba2sLayersAreAListOrTheNumbersOfTheHybridOnes) {
     remove_keys(copy, {"hybrid_layer_ids", "mamba_headdim", "attention_head_dim", "attention_hidden_size",
                        "kv_channels", "num_query_groups", "num_key_value_heads"});
   });
-  expect_refused("zamba2",
-                 [](ModelCopy& copy) {
-                   remove_keys(copy, {"layers_block_type", "hybrid_layer_ids"});
-                 },
+  expect_refused("zamba2", [](ModelCopy& copy) { remove_keys(copy, {"layers_block_type", "hybrid_layer_ids"}); },
                  {"layers_block_type", "hybrid_layer_ids"});
 }
 

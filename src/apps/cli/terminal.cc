@@ -50,7 +50,7 @@ void notice(std::string_view message) {
 }
 
 void install_signal_handlers() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = on_interrupt;
   sigemptyset(&action.sa_mask);
   // No SA_RESTART: a read that waits for the user ends, so that Ctrl-C is noticed.

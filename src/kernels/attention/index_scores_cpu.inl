@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of one row's queries for up to kIndexKeys keys that lie in lanes, [D, kIndexKeys]: a vector's lanes are kLanes keys, a head is
-// one chain of multiply-adds over D.
+// Scores of one row's queries for up to kIndexKeys keys that lie in lanes, [D, kIndexKeys]: a vector's lanes are kLanes
+// keys, a head is one chain of multiply-adds over D.
 
 // The heads' scores of C vectors of keys for one query.
 template <int C>

@@ -6,7 +6,8 @@
 // depend on the rows beside it, so one-token steps and prefills agree bit for bit, and so do all candidates. The bias,
 // then the old C, are added last. (With `allow_bf16`, a bf16 weight and a processor that has bf16 dot products, A is
 // rounded to bf16 and pairs of products are summed as the processor does; results then still do not depend on m, but
-// differ between candidates.) A weight in blocks gives the bits of a float32 weight of its values. A few rows stream the weights once at memory speed; more rows are blocked for the caches.
+// differ between candidates.) A weight in blocks gives the bits of a float32 weight of its values. A few rows stream
+// the weights once at memory speed; more rows are blocked for the caches.
 #pragma once
 
 #include <cstdint>

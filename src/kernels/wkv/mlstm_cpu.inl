@@ -84,12 +84,9 @@ inline void mlstm_columns(const MlstmArgs& args, int64_t row, int64_t head, int6
   outer.target = static_cast<S*>(args.c.target(row)) + place;
   outer_group<S>(outer, group, [&](int64_t t) {
     const int64_t at = t * heads + head;
-    return OuterToken{scratch.r + at * args.key_dim,
-                      scratch.keep + at,
-                      scratch.k + at * args.key_dim,
-                      args.v + t * args.qkv_stride + head * args.value_dim,
-                      args.y + at * args.value_dim,
-                      scratch.bonus[at]};
+    return OuterToken{scratch.r + at * args.key_dim, scratch.keep + at,
+                      scratch.k + at * args.key_dim, args.v + t * args.qkv_stride + head * args.value_dim,
+                      args.y + at * args.value_dim,  scratch.bonus[at]};
   });
 }
 

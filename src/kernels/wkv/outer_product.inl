@@ -4,8 +4,8 @@
 //   y[v] = sum_k r[k] S[k, v] + bonus v[v]        S[k, v] = w[k] S[k, v] + k[k] v[v]
 //
 // Lanes are value columns, which lie contiguous in the state: no sum runs across lanes. A group of columns is copied to
-// scratch that stays in the first-level cache, and each row of it is read and written once for several tokens; one token
-// alone sweeps over the state in place. An element's roundings are the same however tokens are grouped.
+// scratch that stays in the first-level cache, and each row of it is read and written once for several tokens; one
+// token alone sweeps over the state in place. An element's roundings are the same however tokens are grouped.
 #include "kernels/simd/vec_recurrent.inl"
 
 // Tokens and vectors of columns whose sums and values fit in the registers together.
@@ -21,9 +21,9 @@ struct OuterToken {
 
 struct OuterHead {
   int64_t keys = 0, values = 0;
-  int64_t w_step = 1;  // 0: one decay for all keys
-  int64_t begin = 0, end = 0;     // tokens
-  const void* source = nullptr;   // S; null: zeros
+  int64_t w_step = 1;            // 0: one decay for all keys
+  int64_t begin = 0, end = 0;    // tokens
+  const void* source = nullptr;  // S; null: zeros
   void* target = nullptr;
   float* scratch = nullptr;  // [K, kOuterVecs vectors]
 };

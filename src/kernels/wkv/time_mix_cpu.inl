@@ -163,9 +163,8 @@ inline void head_norm_one(const HeadNormArgs& args, int64_t token, int64_t head)
     Vec y = args.bias == nullptr ? zero() : load_n(args.bias + channel + i, lanes);
     y = fma(normed, load_n(args.weight + channel + i, lanes), y);
     if (args.r != nullptr) y = fma(bonus, load_n(args.v + at + i, lanes), y);
-    const Vec gate = args.gate_kind == HeadGate::kNone
-                         ? zero()
-                         : load_n(args.gate + token * args.gate_stride + channel + i, lanes);
+    const Vec gate =
+        args.gate_kind == HeadGate::kNone ? zero() : load_n(args.gate + token * args.gate_stride + channel + i, lanes);
     store_n(args.y + at + i, head_gated(args.gate_kind, y, gate), lanes);
   }
 }

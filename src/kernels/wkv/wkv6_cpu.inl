@@ -21,8 +21,8 @@ inline void wkv6_head(const Wkv6Args& args, int64_t row, int64_t head, OuterHead
   for (int64_t group = 0; group < outer_groups(n); ++group) {
     outer_group<S>(outer, group, [&](int64_t t) {
       const int64_t at = t * width + channel;
-      return OuterToken{args.r + at, args.w + t * args.w_stride + channel, args.k + at, args.v + at, args.y + at,
-                        wkv6_bonus(args, at, channel)};
+      return OuterToken{args.r + at, args.w + t * args.w_stride + channel, args.k + at, args.v + at,
+                        args.y + at, wkv6_bonus(args, at, channel)};
     });
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lanes are value channels: the state of a group of them is [keys][lanes], and no sum runs across lanes. One sweep a
-// token: while a row is renewed, it adds to this token's output and to the projection that the next token needs. A group
-// of several tokens works on a float32 copy that stays in the first-level cache; one token works in place.
+// token: while a row is renewed, it adds to this token's output and to the projection that the next token needs. A
+// group of several tokens works on a float32 copy that stays in the first-level cache; one token works in place.
 #include "kernels/simd/vec_recurrent.inl"
 
 inline constexpr int64_t kWkv7Block = 16;  // channels of a block of the state
@@ -122,8 +122,8 @@ inline void wkv7_channels(const Wkv7Args& args, const Wkv7Task& task, int64_t ch
   }
   for (int64_t k = 0; k < n; ++k) {
     for (int c = 0; c < kVecs; ++c) {
-      store_state_n(target + place.base + c * vec_stride + k * row_stride,
-                    load(s + k * kVecs * kLanes + c * kLanes), lanes);
+      store_state_n(target + place.base + c * vec_stride + k * row_stride, load(s + k * kVecs * kLanes + c * kLanes),
+                    lanes);
     }
   }
 }
