@@ -9,6 +9,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("COLUBER", str(ROOT / "build" / "coluber"))
 BUILTIN = ROOT / "models" / "asp-7m"
 DATA = ROOT / "tests" / "data"  # tiny checkpoints without a tokenizer
+SANITIZED = os.environ.get("COLUBER_SANITIZE", "") != ""  # which sanitizers the program was built with
 OK, USAGE, INTERRUPTED = 0, 2, 130
 SECONDS = 120
 
@@ -24,6 +26,17 @@ def environment(**changes):
     env = {key: value for key, value in os.environ.items() if not key.startswith("COLUBER_")}
     env.update(changes)
     return env
+
+
+def wait_until_caught(pid, number):
+    """Until the process has a handler for the signal: one sent earlier would end it in the default way."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("SigCgt:") and int(line.split()[1], 16) >> (number - 1) & 1:
+                return
+        time.sleep(0.01)
+    raise TimeoutError(f"process {pid} does not catch signal {number}")
 
 
 class Result:
