@@ -40,14 +40,7 @@ DeltaStep::Rows DeltaStep::prefills() const {
 }
 
 StateSlots DeltaStep::slots_of(const Rows& rows, size_t state) const {
-  const TensorView& view = layer_.kv_cache()[state];
-  StateSlots slots;
-  slots.base = view.data;
-  slots.dtype = view.dtype;
-  slots.slot_stride_bytes = view.strides[0] * dtype_size(view.dtype);
-  slots.src = slots.dst = rows.slots;
-  slots.has_initial_state = rows.has_initial_state;
-  return slots;
+  return slots_in(layer_.kv_cache()[state], rows.slots, rows.has_initial_state);
 }
 
 void DeltaStep::convolve(CausalConv1dArgs args) const {

@@ -39,14 +39,8 @@ LinearAttentionStep::LinearAttentionStep(const MambaBase& layer, const ForwardBa
 }
 
 StateSlots LinearAttentionStep::slots(size_t state, int64_t first_row) const {
-  const TensorView& view = layer_.kv_cache()[state];
-  StateSlots slots;
-  slots.base = view.data;
-  slots.dtype = view.dtype;
-  slots.slot_stride_bytes = view.strides[0] * dtype_size(view.dtype);
-  slots.src = slots.dst = metadata_.state_indices_tensor.data() + first_row;
-  slots.has_initial_state = has_initial_state_ + first_row;
-  return slots;
+  return slots_in(layer_.kv_cache()[state], metadata_.state_indices_tensor.data() + first_row,
+                  has_initial_state_ + first_row);
 }
 
 void LinearAttentionStep::zero_padding(float* rows, int64_t stride, int64_t width) const {

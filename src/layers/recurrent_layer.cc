@@ -36,31 +36,27 @@ std::vector<float> take_conv_weight(WeightLoader& loader, std::string_view name,
   return weight;
 }
 
-namespace {
+namespace {}  // namespace
 
-StateSlots slots_of(const TensorView& state) {
+StateSlots slots_in(const TensorView& state, const int32_t* indices, const uint8_t* has_initial_state) {
   StateSlots slots;
   slots.base = state.data;
   slots.dtype = state.dtype;
   slots.slot_stride_bytes = state.strides[0] * dtype_size(state.dtype);
+  slots.src = slots.dst = indices;
+  slots.has_initial_state = has_initial_state;
   return slots;
 }
 
-}  // namespace
-
 StateSlots decode_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state) {
-  StateSlots slots = slots_of(state);
-  slots.src = slots.dst = metadata.state_indices_tensor_d.data();
+  StateSlots slots = slots_in(state, metadata.state_indices_tensor_d.data(),
+                              metadata.has_initial_states_d.empty() ? nullptr : metadata.has_initial_states_d.data());
   slots.index_stride = metadata.state_indices_d_cols;
-  slots.has_initial_state = metadata.has_initial_states_d.empty() ? nullptr : metadata.has_initial_states_d.data();
   return slots;
 }
 
 StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state) {
-  StateSlots slots = slots_of(state);
-  slots.src = slots.dst = metadata.state_indices_tensor_p.data();
-  slots.has_initial_state = metadata.has_initial_states_p.data();
-  return slots;
+  return slots_in(state, metadata.state_indices_tensor_p.data(), metadata.has_initial_states_p.data());
 }
 
 void convolve_rows(CausalConv1dArgs args, const BaseMambaAttentionMetadata& metadata, const TensorView& state,

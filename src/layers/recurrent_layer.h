@@ -40,6 +40,9 @@ class SizeChecks {
 // A convolution's weight [C, 1, W] as the kernels read it, [W, C].
 std::vector<float> take_conv_weight(WeightLoader& loader, std::string_view name, int64_t channels, int64_t width);
 
+// A layer's state (a view from kv_cache()) as kernels find its slots: `indices` [R] are read and written in place;
+// `has_initial_state` [R], null where every row has one.
+StateSlots slots_in(const TensorView& state, const int32_t* indices, const uint8_t* has_initial_state);
 // Rows [0, num_decodes) are tokens [0, num_decodes); the prefills' tokens follow.
 StateSlots decode_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
 StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);

@@ -276,14 +276,7 @@ std::unique_ptr<DecoderBlock> make_block(const BailingConfig& c, const BlockCont
 
 std::unique_ptr<Model> load(ModelLoadContext& context, const char* model_type, bool hybrid) {
   const BailingConfig c = read_config(context.config_json, context.config_path, hybrid);
-  DecoderConfig decoder;
-  decoder.architecture = model_type;
-  decoder.vocab_size = c.vocab_size;
-  decoder.hidden_size = c.hidden_size;
-  decoder.num_layers = c.num_hidden_layers;
-  decoder.max_position_embeddings = c.max_position_embeddings;
-  decoder.norm_eps = c.rms_norm_eps;
-  decoder.tied = c.tie_word_embeddings;
+  DecoderConfig decoder = decoder_config(model_type, c, c.rms_norm_eps);
   decoder.embed_tokens = "word_embeddings";
   for (int64_t i = 0; i < c.num_nextn_predict_layers; ++i)
     decoder.ignored.push_back(

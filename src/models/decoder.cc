@@ -17,6 +17,10 @@ void scale(float* values, int64_t count, double factor) {
 
 }  // namespace
 
+std::string text_part_base(const WeightSource& weights) {
+  return weights.contains("model.language_model.embed_tokens.weight") ? "model.language_model" : "model";
+}
+
 Decoder::Decoder(ModelLoadContext& context, DecoderConfig config, const MakeBlock& make_block)
     : config_(std::move(config)),
       root_(context),

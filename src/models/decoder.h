@@ -60,6 +60,24 @@ struct DecoderConfig {
   std::string lm_head = "lm_head";
 };
 
+// From a family's config that names these sizes as Hugging Face does; the family says the rest.
+template <typename Config>
+DecoderConfig decoder_config(std::string architecture, const Config& c, double norm_eps) {
+  DecoderConfig decoder;
+  decoder.architecture = std::move(architecture);
+  decoder.vocab_size = c.vocab_size;
+  decoder.hidden_size = c.hidden_size;
+  decoder.num_layers = c.num_hidden_layers;
+  decoder.max_position_embeddings = c.max_position_embeddings;
+  decoder.norm_eps = norm_eps;
+  decoder.tied = c.tie_word_embeddings;
+  return decoder;
+}
+
+// Where the text part of a model that also sees lies: it keeps the container's names if it was saved without its
+// towers, and has its own if it was published alone.
+std::string text_part_base(const WeightSource& weights);
+
 // What flows through the stack in one step.
 struct DecoderStream {
   float* x = nullptr;               // [T, D] the residual stream: a block adds to it in place

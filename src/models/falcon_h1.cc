@@ -105,14 +105,7 @@ std::unique_ptr<DecoderBlock> make_block(const FalconH1Config& c, const BlockCon
 std::unique_ptr<Model> load(ModelLoadContext& context) {
   const FalconH1Config c = read_config(context.config_json, context.config_path);
   context.config.mamba_chunk_size = c.mamba.chunk_size;
-  DecoderConfig decoder;
-  decoder.architecture = "falcon_h1";
-  decoder.vocab_size = c.vocab_size;
-  decoder.hidden_size = c.hidden_size;
-  decoder.num_layers = c.num_hidden_layers;
-  decoder.max_position_embeddings = c.max_position_embeddings;
-  decoder.norm_eps = c.rms_norm_eps;
-  decoder.tied = c.tie_word_embeddings;
+  DecoderConfig decoder = decoder_config("falcon_h1", c, c.rms_norm_eps);
   decoder.embedding_multiplier = c.embedding_multiplier;
   decoder.logits_scale = c.lm_head_multiplier;
   decoder.norm = "final_layernorm";

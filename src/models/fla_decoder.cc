@@ -100,14 +100,8 @@ int64_t read_expanded_width(ConfigFields& fields, int64_t hidden_size, std::stri
 
 std::unique_ptr<Model> make_fla_decoder(ModelLoadContext& context, const std::string& architecture,
                                         const FlaConfig& config, int64_t positions, const AddFlaMixer& add_mixer) {
-  DecoderConfig decoder;
-  decoder.architecture = architecture;
-  decoder.vocab_size = config.vocab_size;
-  decoder.hidden_size = config.hidden_size;
-  decoder.num_layers = config.num_hidden_layers;
-  decoder.max_position_embeddings = config.attention ? config.max_position_embeddings : positions;
-  decoder.norm_eps = config.norm_eps;
-  decoder.tied = config.tie_word_embeddings;
+  DecoderConfig decoder = decoder_config(architecture, config, config.norm_eps);
+  if (!config.attention) decoder.max_position_embeddings = positions;
   decoder.embed_tokens = "embeddings";
   return std::make_unique<Decoder>(context, decoder,
                                    [&](const BlockContext& block) { return make_block(config, block, add_mixer); });

@@ -491,15 +491,8 @@ class MeanExit final : public StreamsExit {
 
 std::unique_ptr<Model> load(ModelLoadContext& context) {
   const Glm5Config c = read_config(context.config_json, context.config_path);
-  DecoderConfig decoder;
-  decoder.architecture = "glm5_next";
-  decoder.vocab_size = c.vocab_size;
-  decoder.hidden_size = c.hidden_size;
-  decoder.num_layers = c.num_hidden_layers;
-  decoder.max_position_embeddings = c.max_position_embeddings;
-  decoder.norm_eps = c.rms_norm_eps;
-  decoder.tied = c.tie_word_embeddings;
-  if (context.weights.contains("model.language_model.embed_tokens.weight")) decoder.base = "model.language_model";
+  DecoderConfig decoder = decoder_config("glm5_next", c, c.rms_norm_eps);
+  decoder.base = text_part_base(context.weights);
   decoder.ignored = {{"model.visual", "the vision tower is not run"},
                      {fmt::format("{}.layers.{}.", decoder.base, c.num_hidden_layers),
                       "heads that predict several tokens are not run"}};

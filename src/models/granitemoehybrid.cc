@@ -128,14 +128,7 @@ std::unique_ptr<DecoderBlock> make_block(const GraniteConfig& c, const BlockCont
 std::unique_ptr<Model> load(ModelLoadContext& context) {
   const GraniteConfig c = read_config(context.config_json, context.config_path);
   context.config.mamba_chunk_size = c.mamba.chunk_size;
-  DecoderConfig decoder;
-  decoder.architecture = "granitemoehybrid";
-  decoder.vocab_size = c.vocab_size;
-  decoder.hidden_size = c.hidden_size;
-  decoder.num_layers = c.num_hidden_layers;
-  decoder.max_position_embeddings = c.max_position_embeddings;
-  decoder.norm_eps = c.rms_norm_eps;
-  decoder.tied = c.tie_word_embeddings;
+  DecoderConfig decoder = decoder_config("granitemoehybrid", c, c.rms_norm_eps);
   decoder.embedding_multiplier = c.embedding_multiplier;
   decoder.logits_scale = 1.0 / c.logits_scaling;
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });

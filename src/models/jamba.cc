@@ -122,14 +122,7 @@ std::unique_ptr<DecoderBlock> make_block(const JambaConfig& c, const BlockContex
 
 std::unique_ptr<Model> load(ModelLoadContext& context) {
   const JambaConfig c = read_config(context.config_json, context.config_path);
-  DecoderConfig decoder;
-  decoder.architecture = "jamba";
-  decoder.vocab_size = c.vocab_size;
-  decoder.hidden_size = c.hidden_size;
-  decoder.num_layers = c.num_hidden_layers;
-  decoder.max_position_embeddings = c.max_position_embeddings;
-  decoder.norm_eps = c.rms_norm_eps;
-  decoder.tied = c.tie_word_embeddings;
+  DecoderConfig decoder = decoder_config("jamba", c, c.rms_norm_eps);
   decoder.norm = "final_layernorm";
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }

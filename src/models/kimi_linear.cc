@@ -204,13 +204,7 @@ std::unique_ptr<DecoderBlock> make_block(const KimiConfig& c, const BlockContext
 
 std::unique_ptr<Model> load(ModelLoadContext& context) {
   const KimiConfig c = read_config(context.config_json, context.config_path);
-  DecoderConfig decoder;
-  decoder.architecture = "kimi_linear";
-  decoder.vocab_size = c.vocab_size;
-  decoder.hidden_size = c.hidden_size;
-  decoder.num_layers = c.num_hidden_layers;
-  decoder.max_position_embeddings = c.max_position_embeddings;
-  decoder.norm_eps = c.rms_norm_eps;
+  DecoderConfig decoder = decoder_config("kimi_linear", c, c.rms_norm_eps);
   // transformers never ties here: a stored head is the head whatever the config says.
   decoder.tied = c.tie_word_embeddings && !context.weights.contains("lm_head.weight");
   decoder.ignored = {

@@ -189,14 +189,7 @@ std::unique_ptr<DecoderBlock> make_block(const Lfm2Config& c, const BlockContext
 
 std::unique_ptr<Model> load(ModelLoadContext& context, const char* model_type, bool moe) {
   const Lfm2Config c = read_config(context.config_json, context.config_path, moe);
-  DecoderConfig decoder;
-  decoder.architecture = model_type;
-  decoder.vocab_size = c.vocab_size;
-  decoder.hidden_size = c.hidden_size;
-  decoder.num_layers = c.num_hidden_layers;
-  decoder.max_position_embeddings = c.max_position_embeddings;
-  decoder.norm_eps = c.norm_eps;
-  decoder.tied = c.tie_word_embeddings;
+  DecoderConfig decoder = decoder_config(model_type, c, c.norm_eps);
   decoder.norm = "embedding_norm";
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }

@@ -168,17 +168,9 @@ std::unique_ptr<DecoderBlock> make_block(const QwenConfig& c, const BlockContext
 
 std::unique_ptr<Model> load(ModelLoadContext& context, const Family& family) {
   const QwenConfig c = read_config(context.config_json, context.config_path, family);
-  DecoderConfig decoder;
-  decoder.architecture = family.model_type;
-  decoder.vocab_size = c.vocab_size;
-  decoder.hidden_size = c.hidden_size;
-  decoder.num_layers = c.num_hidden_layers;
-  decoder.max_position_embeddings = c.max_position_embeddings;
-  decoder.norm_eps = c.rms_norm_eps;
+  DecoderConfig decoder = decoder_config(family.model_type, c, c.rms_norm_eps);
   decoder.norm_weight_offset = 1;
-  decoder.tied = c.tie_word_embeddings;
-  // The containers' text part keeps its names where it was saved without its towers.
-  if (context.weights.contains("model.language_model.embed_tokens.weight")) decoder.base = "model.language_model";
+  decoder.base = text_part_base(context.weights);
   decoder.ignored = {{"mtp", "heads that predict several tokens are not run"},
                      {"model.visual", "the vision tower is not run"}};
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });

@@ -395,15 +395,8 @@ class MixerExit final : public StreamsExit {
 
 std::unique_ptr<Model> load(ModelLoadContext& context) {
   const Qwen4Config c = read_config(context.config_json, context.config_path);
-  DecoderConfig decoder;
-  decoder.architecture = "qwen4_exp";
-  decoder.vocab_size = c.vocab_size;
-  decoder.hidden_size = c.hidden_size;
-  decoder.num_layers = c.num_hidden_layers;
-  decoder.max_position_embeddings = c.max_position_embeddings;
-  decoder.norm_eps = c.rms_norm_eps;
-  decoder.tied = c.tie_word_embeddings;
-  if (context.weights.contains("model.language_model.embed_tokens.weight")) decoder.base = "model.language_model";
+  DecoderConfig decoder = decoder_config("qwen4_exp", c, c.rms_norm_eps);
+  decoder.base = text_part_base(context.weights);
   decoder.ignored = {{"mtp", "heads that predict several tokens are not run"},
                      {"model.visual", "the vision tower is not run"}};
   return std::make_unique<StreamsDecoder>(

@@ -111,16 +111,9 @@ std::unique_ptr<DecoderBlock> make_block(const SambaConfig& c, const BlockContex
 
 std::unique_ptr<Model> load(ModelLoadContext& context) {
   const SambaConfig c = read_config(context.config_json, context.config_path);
-  DecoderConfig decoder;
-  decoder.architecture = "samba";
-  decoder.vocab_size = c.fla.vocab_size;
-  decoder.hidden_size = c.fla.hidden_size;
-  decoder.num_layers = c.fla.num_hidden_layers;
+  DecoderConfig decoder = decoder_config("samba", c.fla, c.fla.norm_eps);
   // A window moves along; without one, positions beyond those of the training are new to the model.
-  if (c.fla.attention && c.fla.attention->sliding_window == 0)
-    decoder.max_position_embeddings = c.fla.max_position_embeddings;
-  decoder.norm_eps = c.fla.norm_eps;
-  decoder.tied = c.fla.tie_word_embeddings;
+  if (!c.fla.attention || c.fla.attention->sliding_window != 0) decoder.max_position_embeddings = 0;
   decoder.base = "backbone";
   decoder.embed_tokens = "embeddings";
   decoder.norm = "norm_f";

@@ -409,14 +409,7 @@ std::unique_ptr<Model> load(ModelLoadContext& context, const std::string& model_
   const auto config = std::make_shared<const ZambaConfig>(std::move(read));
   const ZambaConfig& c = *config;
   if (c.mamba2) context.config.mamba_chunk_size = c.chunk_size;
-  DecoderConfig decoder;
-  decoder.architecture = model_type;
-  decoder.vocab_size = c.vocab_size;
-  decoder.hidden_size = c.hidden_size;
-  decoder.num_layers = c.num_hidden_layers;
-  decoder.max_position_embeddings = c.max_position_embeddings;
-  decoder.norm_eps = c.rms_norm_eps;
-  decoder.tied = c.tie_word_embeddings;
+  DecoderConfig decoder = decoder_config(model_type, c, c.rms_norm_eps);
   decoder.norm = "final_layernorm";
   decoder.keep_embedded = true;
   std::map<int64_t, std::shared_ptr<const SharedBlock>> blocks;  // by the layer that has the weights

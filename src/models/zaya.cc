@@ -261,14 +261,7 @@ class ZayaBlock final : public DecoderBlock {
 
 std::unique_ptr<Model> load(ModelLoadContext& context) {
   const ZayaConfig c = read_config(context.config_json, context.config_path);
-  DecoderConfig decoder;
-  decoder.architecture = "zaya";
-  decoder.vocab_size = c.vocab_size;
-  decoder.hidden_size = c.hidden_size;
-  decoder.num_layers = c.num_hidden_layers;
-  decoder.max_position_embeddings = c.max_position_embeddings;
-  decoder.norm_eps = c.rms_norm_eps;
-  decoder.tied = c.tie_word_embeddings;
+  DecoderConfig decoder = decoder_config("zaya", c, c.rms_norm_eps);
   decoder.lm_head_bias = c.lm_head_bias;
   decoder.input_bias = "input_hidden_states_bias";
   decoder.input_scale = "input_hidden_states_scale";

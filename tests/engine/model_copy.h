@@ -55,6 +55,17 @@ class ModelCopy : public TemporaryFolder {
     config_.set(to, std::move(value));
   }
 
+  // Indices of the layers that `layer_types` calls so, as older configs list them.
+  Json layers_of_kind(const std::string& kind) const {
+    Json layers{Json::Array{}};
+    int64_t index = 0;
+    for (const Json& type : config_.at("layer_types").as_array()) {
+      if (type.as_string() == kind) layers.push_back(index);
+      ++index;
+    }
+    return layers;
+  }
+
   std::map<std::string, StoredTensor>& tensors() { return tensors_; }
   void rename_tensor(const std::string& from, const std::string& to) {
     auto node = tensors_.extract(from);

@@ -203,10 +203,7 @@ TEST(PublishedMamba2, InfinityMayBeSpeltInAnyWayOrLeftOut) {
 
 TEST(PublishedLfm2, TheFirstConfigsNamesLoad) {
   expect_same("lfm2", [](ModelCopy& copy) {
-    Json attention{Json::Array{}};
-    const Json::Array kinds = copy.config().at("layer_types").as_array();
-    for (size_t i = 0; i < kinds.size(); ++i)
-      if (kinds[i].as_string() == "full_attention") attention.push_back(static_cast<int64_t>(i));
+    const Json attention = copy.layers_of_kind("full_attention");
     copy.remove_key("layer_types");
     copy.config().set("full_attn_idxs", attention);
     copy.rename_key("intermediate_size", "block_ff_dim");

@@ -49,10 +49,7 @@ bool has_tensor(ModelCopy& copy, const std::string& name) { return copy.tensors(
 
 TEST_F(PublishedLfm2Moe, ListedAttentionLayersOldNamesAndLeftOutDefaultsLoad) {
   expect_same("lfm2_moe", [](ModelCopy& copy) {
-    Json attention{Json::Array{}};
-    const Json::Array kinds = copy.config().at("layer_types").as_array();
-    for (size_t i = 0; i < kinds.size(); ++i)
-      if (kinds[i].as_string() == "full_attention") attention.push_back(static_cast<int64_t>(i));
+    const Json attention = copy.layers_of_kind("full_attention");
     copy.remove_key("layer_types");
     copy.config().set("full_attn_idxs", attention);
     copy.rename_key("tie_word_embeddings", "tie_embedding");
@@ -120,10 +117,7 @@ TEST_F(PublishedZaya, WhatIsNotSupportedIsRefusedByName) {
 
 TEST_F(PublishedInkling, OtherNamesAndListedLocalLayersLoad) {
   expect_same("inkling", [](ModelCopy& copy) {
-    Json local{Json::Array{}};
-    const Json::Array kinds = copy.config().at("layer_types").as_array();
-    for (size_t i = 0; i < kinds.size(); ++i)
-      if (kinds[i].as_string() == "hybrid_sliding") local.push_back(static_cast<int64_t>(i));
+    const Json local = copy.layers_of_kind("hybrid_sliding");
     copy.remove_key("layer_types");
     copy.config().set("local_layer_ids", local);
     copy.rename_key("sliding_window_size", "sliding_window");

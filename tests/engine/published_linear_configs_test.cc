@@ -2,65 +2,12 @@
 //
 // Spellings under which models with linear attention are published: respelt, a checkpoint gives the very same logits;
 // what would give others is refused by name. The checkpoints lie beside the repository.
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <functional>
-
-#include "model_copy.h"
+#include "respelt_golden.h"
 
 namespace coluber {
 namespace {
 
-std::string golden(const std::string& family) { return "../../../shared/golden/" + family; }
-
-class PublishedLinear : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!std::filesystem::exists(families::options_for(golden("gla")).model + "/config.json"))
-      GTEST_SKIP() << "no golden checkpoints beside the repository";
-  }
-
-  static std::vector<float> logits_with(const EngineOptions& options) {
-    const auto engine = Engine::load(options);
-    const auto session = engine->open_session();
-    return families::logits_of(*session, families::prompt_of(20));
-  }
-  static std::vector<float> respelt(const std::string& family, const std::function<void(ModelCopy&)>& respell) {
-    ModelCopy copy(golden(family));
-    respell(copy);
-    copy.write_all();
-    return logits_with(copy.options());
-  }
-  static std::vector<float> as_stored(const std::string& family) {
-    return respelt(family, [](ModelCopy&) {});
-  }
-  static void expect_same(const std::string& family, const std::function<void(ModelCopy&)>& respell) {
-    EXPECT_EQ(respelt(family, respell), as_stored(family)) << family;
-  }
-  static void expect_refused(const std::string& family, const std::function<void(ModelCopy&)>& respell,
-                             std::initializer_list<const char*> words) {
-    try {
-      respelt(family, respell);
-      ADD_FAILURE() << family << " was not refused";
-    } catch (const Error& error) {
-      for (const char* word : words)
-        EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << word << " in: " << error.what();
-    }
-  }
-};
-
-void rename_everywhere(ModelCopy& copy, const std::string& from, const std::string& to) {
-  std::vector<std::string> names;
-  for (const auto& entry : copy.tensors())
-    if (entry.first.find(from) != std::string::npos) names.push_back(entry.first);
-  ASSERT_FALSE(names.empty()) << from;
-  for (const std::string& name : names) {
-    std::string renamed = name;
-    renamed.replace(renamed.find(from), from.size(), to);
-    copy.rename_tensor(name, renamed);
-  }
-}
+class PublishedLinear : public RespeltGolden {};
 
 TEST_F(PublishedLinear, MiniMaxListsItsLayersUnderEitherName) {
   for (const char* family : {"minimax_text_01", "minimax_text_01_b"}) {

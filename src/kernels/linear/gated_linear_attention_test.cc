@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/op_test.h"
-#include "kernels/state_slots_test.h"
+#include "kernels/linear/linear_run_test.h"
 
 namespace coluber {
 namespace {
@@ -38,7 +37,7 @@ struct Inputs {
 
   // From token `first` on.
   GatedLinearAttentionArgs args(const StateSlots& state, const int32_t* query_start_loc, int64_t rows,
-                                std::vector<float>& o, int64_t first = 0) const {
+                                std::vector<float>& o, int64_t first) const {
     const Problem& p = problem;
     GatedLinearAttentionArgs a;
     a.q = qkv.data() + first * stride();
@@ -68,24 +67,10 @@ struct Inputs {
 
 std::vector<OpOutput> run(const Problem& p, const SlotRows& rows, GatedLinearAttentionFunction function,
                           ThreadPool& pool) {
-  const Inputs inputs(p, rows.tokens());
-  StatePool states(rows.slots, inputs.state_elements(), p.dtype);
-  for (int64_t slot : rows.filled) states.fill(slot, 10 + static_cast<uint64_t>(slot));
-  std::vector<float> o(static_cast<size_t>(rows.tokens() * inputs.width()), 77.0f);
-  Workspace workspace;
-  function(inputs.args(states.slots(rows.src.data(), rows.dst.data(), rows.has_initial_state.data()),
-                       rows.query_start_loc.data(), rows.rows(), o),
-           pool, workspace);
-  return {{"o", o}, {"state", states.all()}};
+  return run_rows<Inputs>(p, rows, function, pool);
 }
 
-// A row of a few tokens rounds a 16-bit state at each of them, where the reference rounds once.
-Tolerance tolerance_of(DType dtype) {
-  Tolerance tolerance = kGatedLinearAttentionTolerance;
-  if (dtype == DType::kBFloat16) tolerance.relative = 1.0 / 64, tolerance.of_rms = 1.0 / 64;
-  if (dtype == DType::kFloat16) tolerance.relative = 1.0 / 512, tolerance.of_rms = 1.0 / 512;
-  return tolerance;
-}
+Tolerance tolerance_of(DType dtype) { return with_state_rounding(kGatedLinearAttentionTolerance, dtype); }
 
 const Problem kProblems[] = {
     {Decay::kConstant, 4, 2, 16, 40, DType::kFloat32, 0, 0.25f},
@@ -135,19 +120,7 @@ TEST(GatedLinearAttention, ThreadsDoNotChangeABit) {
 }
 
 std::vector<float> feed(const Inputs& inputs, int64_t tokens, int64_t piece, bool update, ThreadPool& pool) {
-  const int32_t slot = 1;
-  StatePool states(2, inputs.state_elements(), DType::kFloat32);
-  std::vector<float> o(static_cast<size_t>(tokens * inputs.width()));
-  Workspace workspace;
-  for (int64_t t = 0; t < tokens; t += piece) {
-    const uint8_t initial = t > 0;
-    const int32_t loc[2] = {0, static_cast<int32_t>(std::min(piece, tokens - t))};
-    const auto args = inputs.args(states.slots(&slot, &slot, &initial), loc, 1, o, t);
-    (update ? gated_linear_attention_update() : gated_linear_attention())(args, pool, workspace);
-  }
-  const std::vector<float> state = states.slot(1);
-  o.insert(o.end(), state.begin(), state.end());
-  return o;
+  return run_pieces(inputs, tokens, piece, update ? gated_linear_attention_update() : gated_linear_attention(), pool);
 }
 
 // Decays from none at all to those that leave nothing, side by side.

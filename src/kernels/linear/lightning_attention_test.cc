@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/op_test.h"
-#include "kernels/state_slots_test.h"
+#include "kernels/linear/linear_run_test.h"
 
 namespace coluber {
 namespace {
@@ -25,16 +24,17 @@ struct Inputs {
         qkv(random_floats(tokens * 3 * p.heads * p.dim, -1, 1, 1)),
         slopes(random_floats(p.heads, 0, 1, 2)) {}
 
+  // From token `first` on.
   LightningAttentionArgs args(const StateSlots& state, const int32_t* query_start_loc, int64_t rows,
-                              std::vector<float>& o) const {
+                              std::vector<float>& o, int64_t first) const {
     LightningAttentionArgs a;
-    a.q = qkv.data();
+    a.q = qkv.data() + first * 3 * problem.heads * problem.dim;
     a.k = a.q + problem.dim;
     a.v = a.k + problem.dim;
     a.token_stride = 3 * problem.heads * problem.dim;
     a.head_stride = 3 * problem.dim;
     a.slopes = slopes.data();
-    a.o = o.data();
+    a.o = o.data() + first * width();
     a.o_stride = problem.heads * problem.dim;
     a.state = state;
     a.query_start_loc = query_start_loc;
@@ -50,24 +50,10 @@ struct Inputs {
 
 std::vector<OpOutput> run(const Problem& p, const SlotRows& rows, LightningAttentionFunction function,
                           ThreadPool& pool) {
-  const Inputs inputs(p, rows.tokens());
-  StatePool states(rows.slots, inputs.state_elements(), p.dtype);
-  for (int64_t slot : rows.filled) states.fill(slot, 10 + static_cast<uint64_t>(slot));
-  std::vector<float> o(static_cast<size_t>(rows.tokens() * inputs.width()), 77.0f);
-  Workspace workspace;
-  function(inputs.args(states.slots(rows.src.data(), rows.dst.data(), rows.has_initial_state.data()),
-                       rows.query_start_loc.data(), rows.rows(), o),
-           pool, workspace);
-  return {{"o", o}, {"state", states.all()}};
+  return run_rows<Inputs>(p, rows, function, pool);
 }
 
-// A row of a few tokens rounds a 16-bit state at each of them, where the reference rounds once.
-Tolerance tolerance_of(DType dtype) {
-  Tolerance tolerance = kLightningAttentionTolerance;
-  if (dtype == DType::kBFloat16) tolerance.relative = 1.0 / 64, tolerance.of_rms = 1.0 / 64;
-  if (dtype == DType::kFloat16) tolerance.relative = 1.0 / 512, tolerance.of_rms = 1.0 / 512;
-  return tolerance;
-}
+Tolerance tolerance_of(DType dtype) { return with_state_rounding(kLightningAttentionTolerance, dtype); }
 
 TEST(LightningAttention, CandidatesAgreeOnEveryKindOfRow) {
   ThreadPool pool(2);
@@ -99,23 +85,7 @@ TEST(LightningAttention, NullRowsGiveZerosAndTouchNoState) {
 }
 
 std::vector<float> feed(const Inputs& inputs, int64_t tokens, int64_t piece, bool update, ThreadPool& pool) {
-  const int32_t slot = 1;
-  StatePool states(2, inputs.state_elements(), DType::kFloat32);
-  std::vector<float> o(static_cast<size_t>(tokens * inputs.width()));
-  Workspace workspace;
-  for (int64_t t = 0; t < tokens; t += piece) {
-    const uint8_t initial = t > 0;
-    const int32_t loc[2] = {0, static_cast<int32_t>(std::min(piece, tokens - t))};
-    LightningAttentionArgs args = inputs.args(states.slots(&slot, &slot, &initial), loc, 1, o);
-    args.q += t * args.token_stride;
-    args.k += t * args.token_stride;
-    args.v += t * args.token_stride;
-    args.o += t * args.o_stride;
-    (update ? lightning_attention_update() : lightning_attention())(args, pool, workspace);
-  }
-  const std::vector<float> state = states.slot(1);
-  o.insert(o.end(), state.begin(), state.end());
-  return o;
+  return run_pieces(inputs, tokens, piece, update ? lightning_attention_update() : lightning_attention(), pool);
 }
 
 // Slopes from no decay at all to one that underflows within a chunk.

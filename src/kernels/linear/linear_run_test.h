@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How the tests of linear attention run an operation: over rows that meet every rule of state_slots.h, or over one
+// prompt in pieces. `Inputs` makes the arguments: Inputs(problem, tokens), args(state, query_start_loc, rows, o, first
+// token), state_elements(), width().
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/op_test.h"
+#include "kernels/state_slots_test.h"
+
+namespace coluber {
+
+template <typename Inputs, typename Problem, typename Function>
+std::vector<OpOutput> run_rows(const Problem& p, const SlotRows& rows, Function function, ThreadPool& pool) {
+  const Inputs inputs(p, rows.tokens());
+  StatePool states(rows.slots, inputs.state_elements(), p.dtype);
+  for (int64_t slot : rows.filled) states.fill(slot, 10 + static_cast<uint64_t>(slot));
+  std::vector<float> o(static_cast<size_t>(rows.tokens() * inputs.width()), 77.0f);
+  Workspace workspace;
+  function(inputs.args(states.slots(rows.src.data(), rows.dst.data(), rows.has_initial_state.data()),
+                       rows.query_start_loc.data(), rows.rows(), o, 0),
+           pool, workspace);
+  return {{"o", o}, {"state", states.all()}};
+}
+
+// The outputs of all tokens, then the state that they leave.
+template <typename Inputs, typename Operation>
+std::vector<float> run_pieces(const Inputs& inputs, int64_t tokens, int64_t piece, const Operation& operation,
+                              ThreadPool& pool) {
+  const int32_t slot = 1;
+  StatePool states(2, inputs.state_elements(), DType::kFloat32);
+  std::vector<float> o(static_cast<size_t>(tokens * inputs.width()));
+  Workspace workspace;
+  for (int64_t t = 0; t < tokens; t += piece) {
+    const uint8_t initial = t > 0;
+    const int32_t loc[2] = {0, static_cast<int32_t>(std::min(piece, tokens - t))};
+    operation(inputs.args(states.slots(&slot, &slot, &initial), loc, 1, o, t), pool, workspace);
+  }
+  const std::vector<float> state = states.slot(1);
+  o.insert(o.end(), state.begin(), state.end());
+  return o;
+}
+
+// A row of a few tokens rounds a 16-bit state at each of them, where the reference rounds once.
+inline Tolerance with_state_rounding(Tolerance tolerance, DType state) {
+  if (state == DType::kBFloat16) tolerance.relative = 1.0 / 64, tolerance.of_rms = 1.0 / 64;
+  if (state == DType::kFloat16) tolerance.relative = 1.0 / 512, tolerance.of_rms = 1.0 / 512;
+  return tolerance;
+}
+
+}  // namespace coluber
