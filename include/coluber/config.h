@@ -25,8 +25,13 @@ struct CacheConfig {
   DType kv_cache_dtype = DType::kFloat32;      // attention pages
   MambaCacheMode mamba_cache_mode = MambaCacheMode::kNone;
   bool enable_prefix_caching = false;
-  std::optional<int64_t> prefix_match_unit;  // finest prefix-cache hit; must divide every group's block size
-  std::optional<int64_t> hash_block_size;    // tokens a prefix hash stands for; unset: the group's block size
+  // Where the engine keeps states for later requests. Its own pools keep them apart from the running state, so layers
+  // and builders see `mamba_cache_mode` none.
+  MambaCacheMode checkpoint_mode = MambaCacheMode::kNone;
+  int64_t checkpoint_block_size = 256;              // tokens between checkpoints in modes all and align
+  std::optional<int64_t> mamba_retention_interval;  // of those, one so many tokens stays; unset: all
+  std::optional<int64_t> prefix_match_unit;         // finest prefix-cache hit; must divide every group's block size
+  std::optional<int64_t> hash_block_size;           // tokens a prefix hash stands for; unset: the group's block size
   bool use_replayssm = false;
   int64_t replayssm_buffer_len = 16;  // inputs that replay keeps before it writes a full state
 };
@@ -45,6 +50,8 @@ struct SpeculativeConfig {
 struct SchedulerConfig {
   int64_t max_num_batched_tokens = 512;
   int64_t max_num_seqs = 8;
+  int64_t long_prefill_token_threshold = 0;  // most tokens of one prompt in a step while others wait; 0: no limit
+  bool by_priority = false;                  // Request::priority before arrival
 };
 
 struct EngineConfig {
@@ -54,7 +61,10 @@ struct EngineConfig {
   SpeculativeConfig speculative;
   SchedulerConfig scheduler;
   DType activation_dtype = DType::kFloat32;
-  int64_t mamba_chunk_size = 2048;   // grid of the chunked scan; a model sets its own while it loads
+  int64_t mamba_chunk_size = 2048;  // grid of the chunked scan; a model sets its own while it loads
+  // Where positions turn otherwise in long sequences (LongRoPE): a sequence of more tokens than this is long, and is so
+  // from its first token on. 0: no sequence is. A layer sets it while it loads.
+  int64_t long_rope_beyond = 0;
   bool allow_bf16_products = false;  // --dtype auto: activations may be rounded to bf16 inside matrix products
 
   // Every layer that keeps a cache, by name ("model.layers.3.mixer"); does not own them. In layer order.

@@ -9,6 +9,7 @@
 //     for (const RequestOutput& output : engine->step()) std::cout << output.text;
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,6 +27,23 @@ namespace coluber {
 
 class Session;
 
+// What happens to a sequence that must make room for another: its states and attention pages are copied aside and come
+// back, or they are dropped and computed anew; kAuto takes the cheaper.
+enum class PreemptionMode { kAuto, kPark, kRecompute };
+std::string_view preemption_mode_name(PreemptionMode mode) noexcept;  // "auto", "park", "recompute"
+std::optional<PreemptionMode> parse_preemption_mode(std::string_view name) noexcept;
+
+// Who goes first: by arrival, or by Request::priority and then by arrival.
+enum class SchedulingPolicy { kFcfs, kPriority };
+std::string_view scheduling_policy_name(SchedulingPolicy policy) noexcept;  // "fcfs", "priority"
+std::optional<SchedulingPolicy> parse_scheduling_policy(std::string_view name) noexcept;
+
+// How states lie in memory: each at a multiple of 128 bytes in a pool of its own, or as the contract packs them with
+// one page size for states and attention.
+enum class CacheLayout { kElastic, kShared };
+std::string_view cache_layout_name(CacheLayout layout) noexcept;  // "elastic", "shared"
+std::optional<CacheLayout> parse_cache_layout(std::string_view name) noexcept;
+
 struct EngineOptions {
   std::string model;    // folder of a checkpoint, or a file in one
   int num_threads = 0;  // 0: one a usable core
@@ -38,7 +56,19 @@ struct EngineOptions {
   std::optional<DType> mamba_cache_dtype;      // conv states
   std::optional<DType> mamba_ssm_cache_dtype;  // recurrent states
   std::optional<DType> kv_cache_dtype;
+  // Which states are kept for later requests that begin alike: none; one a mamba block (kAll); those at block ends that
+  // steps reach (kAlign); where they pay (kAuto). kNone and enable_prefix_caching = false are the same.
   MambaCacheMode mamba_cache_mode = MambaCacheMode::kNone;
+  bool enable_prefix_caching = true;
+  std::optional<int64_t> mamba_block_size;          // tokens of a state block in modes all and align; unset: 256
+  std::optional<int64_t> mamba_retention_interval;  // all, align: keep one state so many tokens; 0: reachable ones only
+  std::optional<int64_t> prefix_match_unit;         // align: finest hit; divides block_size and mamba_block_size
+  PreemptionMode preemption = PreemptionMode::kAuto;
+  int64_t parking_memory_bytes = 0;  // for parked sequences; 0: as much as the cache
+  SchedulingPolicy scheduling_policy = SchedulingPolicy::kFcfs;
+  int64_t long_prefill_token_threshold = 0;  // most tokens of one prompt in a step while others wait; 0: no limit
+  CacheLayout cache_layout = CacheLayout::kElastic;
+  bool verify_states = false;          // checksums of every state that is read
   int64_t tensor_parallel_size = 1;    // describes a shard's state in `inspect`; more than 1 cannot run yet
   int64_t num_speculative_tokens = 0;  // likewise
   int64_t kv_cache_memory_bytes = 0;   // 0: what max_num_seqs sequences of max_model_len need, capped by free memory
@@ -89,10 +119,29 @@ using RequestId = int64_t;
 struct Request {
   std::vector<int32_t> prompt_ids;
   SamplingParams sampling;
+  int64_t n = 1;           // answers wanted; answer i samples with seed + i; the prompt is computed once
+  int64_t best_of = 0;     // answers made, of which the n likeliest (mean log-probability) are given; 0: n
+  int64_t beam_width = 0;  // more than 1: beam search instead of sampling, n <= beam_width; 0: off
+  int64_t priority = 0;    // lower goes first, with SchedulingPolicy::kPriority
+  std::string cache_salt;  // requests share cached prefixes only where their salts are equal
 };
+
+// Why a prompt's states were not, or not all, found in the cache. A closed list.
+enum class MissReason {
+  kNone,                          // everything that can be reused was
+  kDisabled,                      // prefix caching is off
+  kTooShort,                      // the prompt is too short for a stored state to lie before its last token
+  kNoCommonPrefix,                // no earlier request began like this
+  kDifferentAdapterOrSalt,        // one did, under another salt
+  kNoCheckpointBeforeDivergence,  // one did, but no state was kept (so late) before the prompts part
+  kEvicted,                       // the state was kept, and then dropped for want of memory
+};
+inline constexpr int kNumMissReasons = 7;
+std::string_view miss_reason_name(MissReason reason) noexcept;  // "none", "disabled", ..., "evicted"
 
 struct RequestOutput {
   RequestId id = 0;
+  int64_t index = 0;                // which of the n answers
   std::vector<TokenOutput> tokens;  // new in this step
   std::string text;                 // new text; whole UTF-8 characters, held back while a stop string may be starting
   FinishReason finish_reason = FinishReason::kNone;
@@ -100,7 +149,38 @@ struct RequestOutput {
   ErrorCode error_code = ErrorCode::kOk;  // kError: whose fault it is
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
-  int64_t cached_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt, not computed because their states were in the cache
+  int64_t common_tokens = 0;  // of the prompt, that an earlier request began with
+  MissReason miss_reason = MissReason::kNone;
+  bool request_finished = true;     // the last output of its request (with n > 1 several answers end)
+  double cumulative_logprob = 0.0;  // of the answer so far; with logprobs, best_of or beams
+};
+
+// Counts since the engine was made, and what is so now.
+struct EngineStats {
+  int64_t steps = 0;
+  int64_t query_tokens = 0;                             // prompt tokens of admitted requests
+  int64_t hit_tokens = 0;                               // of them, found in the cache
+  std::array<int64_t, kNumMissReasons> miss_reasons{};  // requests, by MissReason
+  int64_t computed_tokens = 0;                          // tokens run through the model
+  int64_t preemptions = 0;
+  int64_t parked = 0;             // of them, copied aside
+  int64_t recomputed_tokens = 0;  // computed again after a preemption or a broken state
+  int64_t checkpoints_published = 0;
+  int64_t checkpoints_evicted = 0;
+  int64_t broken_states = 0;  // states whose tag or checksum was not what the plan expected; never used
+  int64_t non_finite_requests = 0;
+  int64_t running = 0;
+  int64_t waiting = 0;  // among them the preempted
+  int64_t recurrent_bytes = 0;
+  int64_t attention_bytes = 0;
+  int64_t cached_recurrent_bytes = 0;  // of them, held by the prefix cache alone
+  int64_t cached_attention_bytes = 0;
+  int64_t parked_bytes = 0;
+  int64_t peak_recurrent_bytes = 0;
+  int64_t peak_attention_bytes = 0;
+  int64_t memory_bytes = 0;  // the budget of states and pages
+  int64_t leaked_slots = 0;  // slots in use that no request, session or checkpoint owns: always 0
 };
 
 class Engine {
@@ -136,6 +216,10 @@ class Engine {
   std::vector<RequestOutput> step();
 
   std::unique_ptr<Session> open_session();
+
+  EngineStats stats() const;
+  // Drops every cached prefix that no request uses now.
+  void clear_prefix_cache();
 
   int64_t num_steps() const noexcept;
   int64_t free_state_slots() const noexcept;

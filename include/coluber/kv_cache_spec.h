@@ -21,9 +21,10 @@ enum class MambaAttentionBackendEnum { kMamba1, kMamba2, kShortConv, kLinear, kG
 std::string_view mamba_type_name(MambaAttentionBackendEnum type) noexcept;  // "MAMBA1", ..., "CUSTOM"
 std::optional<MambaAttentionBackendEnum> parse_mamba_type(std::string_view name) noexcept;
 
-// Which states a request keeps: one running state, one a block, or the ones at step ends.
-enum class MambaCacheMode { kNone, kAll, kAlign };
-std::string_view mamba_cache_mode_name(MambaCacheMode mode) noexcept;  // "none", "all", "align"
+// Which states a request keeps: one running state, one a block, the ones at step ends; kAuto is the engine's own choice
+// of places and to layers the same as kNone.
+enum class MambaCacheMode { kNone, kAll, kAlign, kAuto };
+std::string_view mamba_cache_mode_name(MambaCacheMode mode) noexcept;  // "none", "all", "align", "auto"
 std::optional<MambaCacheMode> parse_mamba_cache_mode(std::string_view name) noexcept;
 
 struct EngineConfig;  // config.h

@@ -19,8 +19,10 @@ constexpr std::array<TypeName, 6> kTypeNames = {{{MambaAttentionBackendEnum::kMa
                                                  {MambaAttentionBackendEnum::kCustom, "CUSTOM"}}};
 
 using ModeName = std::pair<MambaCacheMode, std::string_view>;
-constexpr std::array<ModeName, 3> kModeNames = {
-    {{MambaCacheMode::kNone, "none"}, {MambaCacheMode::kAll, "all"}, {MambaCacheMode::kAlign, "align"}}};
+constexpr std::array<ModeName, 4> kModeNames = {{{MambaCacheMode::kNone, "none"},
+                                                 {MambaCacheMode::kAll, "all"},
+                                                 {MambaCacheMode::kAlign, "align"},
+                                                 {MambaCacheMode::kAuto, "auto"}}};
 
 int64_t padded_page_bytes(int64_t content, std::optional<int64_t> padded) {
   if (!padded) return content;
@@ -86,6 +88,7 @@ int64_t MambaSpec::max_num_blocks_per_req(int64_t max_model_len) const {
       // The state before the step (source of the copy) and the running one.
       return checked_add(2 + num_speculative_blocks, num_prefill_checkpoint_blocks);
     case MambaCacheMode::kNone:
+    case MambaCacheMode::kAuto:
       break;
   }
   return checked_add(1, num_speculative_blocks);

@@ -44,6 +44,8 @@ RequestId Engine::Impl::add_request(Request request) {
   const ModelInfo& info = loaded.model->info();
   check_sampling(request.sampling, info.vocab_size, loaded.tokenizer != nullptr);
   check_ids(request.prompt_ids, info.vocab_size);
+  if (request.n != 1 || request.best_of > 1 || request.beam_width > 1)
+    throw make_error(ErrorCode::kUnsupported, "n, best_of and beam_width above 1 cannot run yet");
   const auto prompt = static_cast<int64_t>(request.prompt_ids.size());
   if (prompt == 0) throw make_error(ErrorCode::kInvalidArgument, "the prompt is empty; give at least one token");
   const int64_t limit = loaded.config->max_model_len;
@@ -63,6 +65,7 @@ RequestId Engine::Impl::add_request(Request request) {
   auto sequence = std::make_unique<Sequence>();
   sequence->tokens = std::move(request.prompt_ids);
   sequence->num_prompt_tokens = prompt;
+  cache->follow_length(*sequence);
   const uint64_t seed = next_seed(request.sampling);
   Generation generation(std::move(request.sampling), seed, loaded.eos_token_ids, loaded.tokenizer.get());
   scheduler.add({id, sequence.get()});
@@ -81,7 +84,7 @@ void Engine::Impl::end_request(RequestId id) {
 RequestOutput Engine::Impl::advance(RequestId id, std::span<const float> logits) {
   ActiveRequest& request = requests.at(id);
   Sequence& sequence = *request.sequence;
-  Generation::Result result = request.generation.next(logits, sequence.tokens, sequence.num_prompt_tokens);
+  Generation::Result result = request.generation.next(logits, sequence.tokens, request.prompt_tokens);
   RequestOutput output;
   output.id = id;
   output.finish_reason = result.finish_reason;
@@ -92,6 +95,7 @@ RequestOutput Engine::Impl::advance(RequestId id, std::span<const float> logits)
   if (output.finish_reason != FinishReason::kError) {
     output.tokens.push_back(std::move(result.token));
     sequence.tokens.push_back(output.tokens.back().id);
+    cache->follow_length(sequence);
     if (output.finish_reason == FinishReason::kNone && sequence.num_tokens() >= request.max_total_tokens) {
       output.finish_reason = FinishReason::kLength;
       output.text += request.generation.finish_text();
@@ -233,6 +237,13 @@ RequestId Engine::add_request(Request request) { return impl_->add_request(std::
 void Engine::abort(RequestId id) { impl_->end_request(id); }
 bool Engine::has_unfinished_requests() const noexcept { return !impl_->requests.empty(); }
 std::vector<RequestOutput> Engine::step() { return impl_->step(); }
+EngineStats Engine::stats() const {
+  EngineStats stats;
+  stats.steps = impl_->runner->num_steps();
+  stats.memory_bytes = impl_->cache->memory_bytes();
+  return stats;
+}
+void Engine::clear_prefix_cache() {}
 int64_t Engine::num_steps() const noexcept { return impl_->runner->num_steps(); }
 int64_t Engine::free_state_slots() const noexcept { return impl_->cache->free_slots(); }
 int64_t Engine::free_attention_pages() const noexcept { return impl_->cache->free_pages(); }

@@ -45,6 +45,27 @@ bool is_state_dtype(const std::optional<DType>& dtype) {
   return !dtype || *dtype == DType::kFloat32 || *dtype == DType::kBFloat16 || *dtype == DType::kFloat16;
 }
 
+void check_cache_options(const EngineOptions& o, Problems& p) {
+  p.require(!o.mamba_block_size || (*o.mamba_block_size >= 1 && *o.mamba_block_size <= kLongest),
+            fmt::format("mamba_block_size must be 1 to {}, found {}", kLongest, o.mamba_block_size.value_or(0)));
+  p.require(!o.mamba_retention_interval || *o.mamba_retention_interval >= 0,
+            fmt::format("mamba_retention_interval must be at least 0 (0: only states that a prompt's end or a branch "
+                        "needs), found {}",
+                        o.mamba_retention_interval.value_or(0)));
+  if (o.prefix_match_unit) {
+    const int64_t unit = *o.prefix_match_unit;
+    const int64_t block = o.mamba_block_size.value_or(o.block_size);
+    p.require(unit >= 1 && o.block_size % std::max<int64_t>(unit, 1) == 0 && block % std::max<int64_t>(unit, 1) == 0,
+              fmt::format("prefix_match_unit must divide block_size {} and mamba_block_size {}, found {}", o.block_size,
+                          block, unit));
+  }
+  p.require(o.parking_memory_bytes >= 0,
+            fmt::format("parking_memory_bytes must be at least 0, found {}", o.parking_memory_bytes));
+  p.require(o.long_prefill_token_threshold >= 0, fmt::format("long_prefill_token_threshold must be at least 0 (0: no "
+                                                             "limit), found {}",
+                                                             o.long_prefill_token_threshold));
+}
+
 void check_options(const EngineOptions& o) {
   Problems p;
   p.require(o.num_threads >= 0 && o.num_threads <= 1024,
@@ -68,6 +89,7 @@ void check_options(const EngineOptions& o) {
             fmt::format("num_speculative_tokens must be 0 to 64, found {}", o.num_speculative_tokens));
   p.require(o.kv_cache_memory_bytes >= 0,
             fmt::format("kv_cache_memory_bytes must be at least 0, found {}", o.kv_cache_memory_bytes));
+  check_cache_options(o, p);
   p.throw_if_any();
 }
 
@@ -80,6 +102,8 @@ void refuse_what_cannot_run(const EngineOptions& o) {
   if (o.num_speculative_tokens > 0) refuse(fmt::format("num_speculative_tokens {}", o.num_speculative_tokens));
   if (o.mamba_cache_mode != MambaCacheMode::kNone)
     refuse(fmt::format("mamba_cache_mode {}", mamba_cache_mode_name(o.mamba_cache_mode)));
+  if (o.cache_layout != CacheLayout::kElastic) refuse("cache_layout shared");
+  if (o.verify_states) refuse("verify_states");
 }
 
 // Of the weights in memory: types that matrix products do not take are widened.
