@@ -203,10 +203,13 @@ class Temporary {
   Temporary& operator=(const Temporary&) = delete;
 
   int fd() const noexcept { return fd_; }
-  void rename_to(const std::string& target) {
+  const std::string& path() const noexcept { return path_; }
+  void close(const std::string& target) {
     if (::fsync(fd_) != 0) throw_system("write", target, errno);
     // A network file system reports a full disk as late as here.
     if (::close(std::exchange(fd_, -1)) != 0) throw_system("write", target, errno);
+  }
+  void rename_to(const std::string& target) {
     if (::rename(path_.c_str(), target.c_str()) != 0) throw_system("replace", target, errno);
     renamed_ = true;
   }
@@ -227,7 +230,8 @@ void sync_folder_of(const std::string& path) {
 
 }  // namespace
 
-void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& write) {
+void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& write,
+                           const std::function<void(const std::string& written)>& check) {
   const std::string target = real_path(path);
   struct stat status{};
   const bool exists = ::stat(target.c_str(), &status) == 0;
@@ -239,6 +243,8 @@ void write_file_atomically(const std::string& path, const std::function<void(Fil
   DescriptorWriter writer(temporary.fd(), path);
   write(writer);
   writer.flush();
+  temporary.close(target);
+  if (check) check(temporary.path());
   temporary.rename_to(target);
   sync_folder_of(target);
 }

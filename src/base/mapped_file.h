@@ -36,13 +36,15 @@ std::string read_text_file(const std::string& path, size_t max_bytes = size_t{1}
 bool file_exists(const std::string& path);
 
 // Writes a file so that readers see all of it or nothing: a temporary beside it, synced, then renamed. `write` gets the
-// descriptor-backed appender; a failure (a full disk) removes the temporary and throws Error(kIo).
+// descriptor-backed appender; a failure (a full disk) removes the temporary and throws Error(kIo). `check` may look at
+// the finished temporary, whose path it gets, and throw before it is renamed; devices and pipes are not checked.
 class FileWriter {
  public:
   virtual ~FileWriter() = default;
   virtual void append(std::span<const std::byte> bytes) = 0;
   void append(std::string_view text) { append(std::as_bytes(std::span(text.data(), text.size()))); }
 };
-void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& write);
+void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& write,
+                           const std::function<void(const std::string& written)>& check = {});
 
 }  // namespace coluber

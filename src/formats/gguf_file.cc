@@ -31,26 +31,18 @@ constexpr GgmlType kBlockTypes[] = {
     {29, "IQ1_M"},   {34, "TQ1_0"}, {35, "TQ2_0"},  {39, "MXFP4"}, {40, "NVFP4"},
 };
 
+struct PlainType {
+  uint32_t id;
+  DType dtype;
+};
+constexpr PlainType kPlainTypes[] = {
+    {0, DType::kFloat32}, {1, DType::kFloat16}, {24, DType::kInt8},    {25, DType::kInt16},
+    {26, DType::kInt32},  {27, DType::kInt64},  {28, DType::kFloat64}, {30, DType::kBFloat16},
+};
+
 std::optional<DType> dtype_of(uint32_t ggml_type) {
-  switch (ggml_type) {
-    case 0:
-      return DType::kFloat32;
-    case 1:
-      return DType::kFloat16;
-    case 24:
-      return DType::kInt8;
-    case 25:
-      return DType::kInt16;
-    case 26:
-      return DType::kInt32;
-    case 27:
-      return DType::kInt64;
-    case 28:
-      return DType::kFloat64;
-    case 30:
-      return DType::kBFloat16;
-    default:
-      break;
+  for (const PlainType& type : kPlainTypes) {
+    if (type.id == ggml_type) return type.dtype;
   }
   for (const GgmlType& type : kBlockTypes) {
     if (type.id == ggml_type) return quantized_dtype(type.name);
@@ -250,6 +242,16 @@ std::string split_name(const std::string& first, int64_t index, int64_t count) {
 
 }  // namespace
 
+std::optional<uint32_t> ggml_type_of(DType dtype) noexcept {
+  for (const PlainType& type : kPlainTypes) {
+    if (type.dtype == dtype) return type.id;
+  }
+  for (const GgmlType& type : kBlockTypes) {
+    if (type.name == dtype_name(dtype)) return type.id;
+  }
+  return std::nullopt;
+}
+
 GgufHeader parse_gguf(std::span<const std::byte> file, std::string_view source) {
   Reader reader(file, source);
   GgufHeader header;
@@ -257,8 +259,11 @@ GgufHeader parse_gguf(std::span<const std::byte> file, std::string_view source) 
   const int64_t tensors = reader.count("tensors", kMostTensors, kLeastTensorBytes);
   const int64_t keys = reader.count("metadata keys", kMostKeys, kLeastKeyBytes);
   for (int64_t i = 0; i < keys; ++i) {
-    std::string key(reader.text("a key"));
+    const std::string_view stored_key = reader.text("a key");
+    const std::string key(stored_key);
+    const auto begin = static_cast<size_t>(reader.place());
     GgufValue value = read_value(reader);
+    header.entries.push_back({stored_key, file.subspan(begin, static_cast<size_t>(reader.place()) - begin)});
     if (!header.metadata.emplace(key, std::move(value)).second) reader.fail(fmt::format("the key '{}' twice", key));
   }
   std::set<std::string_view> names;

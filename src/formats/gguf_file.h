@@ -35,11 +35,21 @@ struct GgufTensor {
   int file = 0;  // of a split model
 };
 
+// A key and its value as the file has it, the value's type first: for copying what is not understood.
+struct GgufStoredEntry {
+  std::string_view key;
+  std::span<const std::byte> value;
+};
+
 struct GgufHeader {
   uint32_t version = 0;
+  std::vector<GgufStoredEntry> entries;  // in the file's order
   std::map<std::string, GgufValue, std::less<>> metadata;
   std::vector<GgufTensor> tensors;  // in the file's order
 };
+
+// What the format calls a type; none where it has no such type.
+std::optional<uint32_t> ggml_type_of(DType dtype) noexcept;
 
 // Checks everything but the values of tensors. `source` names the file in messages.
 GgufHeader parse_gguf(std::span<const std::byte> file, std::string_view source);
@@ -51,6 +61,7 @@ class GgufFile {
 
   const std::string& path() const noexcept { return path_; }
   const std::vector<GgufTensor>& tensors() const noexcept { return header_.tensors; }
+  const std::vector<GgufStoredEntry>& entries() const noexcept { return header_.entries; }
   const GgufTensor* find(std::string_view name) const noexcept;
   const std::byte* data_of(const GgufTensor& tensor) const noexcept;
   void release(std::span<const std::byte> range) const noexcept;

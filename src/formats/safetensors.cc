@@ -254,30 +254,6 @@ void SafetensorsFile::release(const TensorView& view) const noexcept {
 
 namespace {
 
-class CountingWriter final : public FileWriter {
- public:
-  explicit CountingWriter(FileWriter& to) : to_(to) {}
-  void append(std::span<const std::byte> bytes) override {
-    count_ += static_cast<int64_t>(bytes.size());
-    to_.append(bytes);
-  }
-  int64_t count() const noexcept { return count_; }
-
- private:
-  FileWriter& to_;
-  int64_t count_ = 0;
-};
-
-void append_rows(const TensorView& view, int dimension, const std::byte* data, FileWriter& out) {
-  const int64_t element_bytes = dtype_size(view.dtype);
-  if (dimension == view.shape.rank()) return out.append({data, static_cast<size_t>(element_bytes)});
-  const int64_t size = view.shape[dimension], stride_bytes = view.strides[dimension] * element_bytes;
-  if (dimension + 1 == view.shape.rank() && stride_bytes == element_bytes) {
-    return out.append({data, static_cast<size_t>(size * element_bytes)});
-  }
-  for (int64_t i = 0; i < size; ++i) append_rows(view, dimension + 1, data + i * stride_bytes, out);
-}
-
 std::string_view checked_dtype_name(const SafetensorsOutput& tensor) {
   const auto name = safetensors_dtype_name(tensor.dtype);
   if (!name) {
@@ -331,28 +307,18 @@ std::string header_of(const std::vector<const SafetensorsOutput*>& order,
 
 }  // namespace
 
-SafetensorsOutput SafetensorsOutput::from_view(std::string name, const TensorView& view) {
-  return {std::move(name), view.dtype, view.shape, [view](FileWriter& out) {
-            if (view.shape.count() > 0) append_rows(view, 0, view.data, out);
-          }};
-}
-
 void write_safetensors(const std::string& path, const std::vector<SafetensorsOutput>& tensors,
-                       const std::vector<std::pair<std::string, std::string>>& metadata) {
+                       const std::vector<std::pair<std::string, std::string>>& metadata,
+                       const std::function<void(const std::string& written)>& check) {
   const std::vector<const SafetensorsOutput*> order = in_file_order(tensors);
   const std::string header = header_of(order, metadata);
-  write_file_atomically(path, [&](FileWriter& out) {
+  const auto write = [&](FileWriter& out) {
     const uint64_t length = header.size();
     out.append(std::as_bytes(std::span(&length, 1)));
     out.append(std::string_view(header));
-    for (const SafetensorsOutput* tensor : order) {
-      CountingWriter counting(out);
-      tensor->write(counting);
-      const int64_t expected = dtype_bytes(tensor->dtype, tensor->shape.count());
-      COLUBER_CHECK(counting.count() == expected, "tensor {} wrote {} bytes, not {}", tensor->name, counting.count(),
-                    expected);
-    }
-  });
+    for (const SafetensorsOutput* tensor : order) append_tensor(*tensor, out);
+  };
+  write_file_atomically(path, write, check);
 }
 
 }  // namespace coluber

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,6 +19,7 @@
 #include "base/mapped_file.h"
 #include "coluber/tensor_view.h"
 #include "formats/tensor_file.h"
+#include "formats/tensor_output.h"
 
 namespace coluber {
 
@@ -63,21 +63,13 @@ class SafetensorsFile final : public TensorFile {
   TensorCopies copies_;
 };
 
-// A tensor to write: its values as a view, or, for what does not fit in memory at once, a function that appends its
-// bytes.
-struct SafetensorsOutput {
-  std::string name;
-  DType dtype = DType::kFloat32;
-  Shape shape;
-  std::function<void(FileWriter&)> write;  // must append exactly the tensor's bytes, little-endian, row-major
+using SafetensorsOutput = TensorOutput;
 
-  static SafetensorsOutput from_view(std::string name, const TensorView& view);  // the memory must outlive the writing
-};
-
-// Writes all or nothing (write_file_atomically). Throws Error(kInvalidArgument) for two tensors of one name,
-// Error(kIo).
+// Writes all or nothing (write_file_atomically, whose `check` it passes on). Throws Error(kInvalidArgument) for two
+// tensors of one name, Error(kIo).
 void write_safetensors(const std::string& path, const std::vector<SafetensorsOutput>& tensors,
-                       const std::vector<std::pair<std::string, std::string>>& metadata = {});
+                       const std::vector<std::pair<std::string, std::string>>& metadata = {},
+                       const std::function<void(const std::string& written)>& check = {});
 
 std::optional<DType> parse_safetensors_dtype(std::string_view name) noexcept;  // "BF16"
 std::optional<std::string_view> safetensors_dtype_name(DType dtype) noexcept;  // none for int4, which the format lacks
