@@ -22,6 +22,7 @@
 #include "coluber/config.h"
 #include "coluber/error.h"
 #include "coluber/model.h"
+#include "coluber/prefix_cache.h"
 
 namespace coluber {
 
@@ -125,19 +126,6 @@ struct Request {
   int64_t priority = 0;    // lower goes first, with SchedulingPolicy::kPriority
   std::string cache_salt;  // requests share cached prefixes only where their salts are equal
 };
-
-// Why a prompt's states were not, or not all, found in the cache. A closed list.
-enum class MissReason {
-  kNone,                          // everything that can be reused was
-  kDisabled,                      // prefix caching is off
-  kTooShort,                      // the prompt is too short for a stored state to lie before its last token
-  kNoCommonPrefix,                // no earlier request began like this
-  kDifferentAdapterOrSalt,        // one did, under another salt
-  kNoCheckpointBeforeDivergence,  // one did, but no state was kept (so late) before the prompts part
-  kEvicted,                       // the state was kept, and then dropped for want of memory
-};
-inline constexpr int kNumMissReasons = 7;
-std::string_view miss_reason_name(MissReason reason) noexcept;  // "none", "disabled", ..., "evicted"
 
 struct RequestOutput {
   RequestId id = 0;

@@ -45,23 +45,32 @@ int64_t PagePool::lowest_free() const noexcept {
 std::optional<int32_t> PagePool::allocate() {
   const int64_t id = lowest_free();
   if (id == 0) return std::nullopt;
+  if (static_cast<size_t>(id) >= refs_.size()) refs_.resize(static_cast<size_t>(id) + 1, 0);
   range_.map(id * page_bytes_, page_bytes_);
   if (poison_) device_.fill(page(static_cast<int32_t>(id)), std::byte{0xFF}, page_bytes_);
   used_[static_cast<size_t>(id / kBits)] |= uint64_t{1} << (id % kBits);
+  refs_[static_cast<size_t>(id)] = 1;
   ++num_used_;
   return static_cast<int32_t>(id);
 }
 
-bool PagePool::in_use(int32_t id) const noexcept {
-  return id > 0 && id < max_pages_ && ((used_[static_cast<size_t>(id / kBits)] >> (id % kBits)) & 1) != 0;
+int32_t PagePool::ref_count(int32_t id) const noexcept {
+  return id > 0 && static_cast<size_t>(id) < refs_.size() ? refs_[static_cast<size_t>(id)] : 0;
 }
 
-void PagePool::release(int32_t id) {
+void PagePool::retain(int32_t id) {
+  COLUBER_CHECK(in_use(id), "pool '{}': page {} of {} is shared but not in use", name_, id, max_pages_);
+  ++refs_[static_cast<size_t>(id)];
+}
+
+bool PagePool::release(int32_t id) {
   COLUBER_CHECK(in_use(id), "pool '{}': page {} of {} is released but not in use", name_, id, max_pages_);
+  if (--refs_[static_cast<size_t>(id)] > 0) return false;
   const auto word = static_cast<size_t>(id / kBits);
   used_[word] &= ~(uint64_t{1} << (id % kBits));
   if (word < first_word_) first_word_ = word;
   --num_used_;
+  return true;
 }
 
 void PagePool::trim() {

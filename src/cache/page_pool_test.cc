@@ -81,5 +81,22 @@ TEST(PagePool, ImpossibleSizesAreRefused) {
   EXPECT_THROW(PagePool(cpu_device(), "test", int64_t{1} << 62, 8), Error);
 }
 
+TEST(PagePool, APageIsFreeWhenItsLastReferenceGoes) {
+  PagePool pool(cpu_device(), "test", 64, 4);
+  const int32_t page = *pool.allocate();
+  pool.retain(page);
+  EXPECT_EQ(pool.ref_count(page), 2);
+  EXPECT_FALSE(pool.release(page));
+  EXPECT_TRUE(pool.in_use(page));
+  EXPECT_EQ(pool.num_used(), 1);
+  EXPECT_TRUE(pool.release(page));
+  EXPECT_EQ(pool.ref_count(page), 0);
+  EXPECT_EQ(pool.num_used(), 0);
+  EXPECT_THROW(pool.retain(page), Error);
+  EXPECT_THROW(pool.release(page), Error);
+  EXPECT_EQ(*pool.allocate(), page);
+  EXPECT_EQ(pool.ref_count(page), 1);
+}
+
 }  // namespace
 }  // namespace coluber
