@@ -25,6 +25,20 @@ enum class StateLaneOrder : uint8_t {
   kHeadBlock16,     // [H, C, N]: each head's [C, N] as kChannelBlock16
 };
 
+// How a state of the whole model is shared out over tensor-parallel ranks: along one axis of its contract shape, part
+// by part (a convolution's channels are those of several projections, side by side).
+struct StateSplit {
+  struct Part {
+    int64_t size = 0;  // along the axis, in the whole state
+    int64_t units =
+        1;  // equal pieces that stay whole (heads, groups); more ranks than units: several hold the same one
+    bool operator==(const Part&) const = default;
+  };
+  int axis = 0;
+  std::vector<Part> parts;  // none: every rank holds the whole state
+  bool operator==(const StateSplit&) const = default;
+};
+
 class AttentionLayerBase {
  public:
   explicit AttentionLayerBase(std::string layer_name) : layer_name_(std::move(layer_name)) {}
@@ -62,6 +76,9 @@ class MambaBase : public AttentionLayerBase {
   // recurrent) or what of it the `mamba_type` has; CUSTOM states are numbered.
   virtual std::vector<std::string> get_state_names() const;
   virtual bool is_kv_cache_tp_replicated() const noexcept { return false; }
+  // How states whose whole shapes are `whole` (those of tensor_parallel_size 1) are shared out. The default follows the
+  // `mamba_type`; states of CUSTOM layers are not split.
+  virtual std::vector<StateSplit> get_state_split(const std::vector<Shape>& whole) const;
   bool supports_dcp() const noexcept override { return false; }
   virtual std::optional<int64_t> get_prefill_checkpoint_alignment() const { return std::nullopt; }
 

@@ -22,6 +22,20 @@ Hash128 hash_bytes(const void* data, int64_t bytes, uint64_t seed) {
   return {hash.low64, hash.high64};
 }
 
+struct HashStream::State {
+  XXH3_state_t xxh;
+};
+
+HashStream::HashStream() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh); }
+HashStream::~HashStream() = default;
+void HashStream::update(std::span<const std::byte> bytes) {
+  XXH3_128bits_update(&state_->xxh, bytes.data(), bytes.size());
+}
+Hash128 HashStream::value() const {
+  const XXH128_hash_t hash = XXH3_128bits_digest(&state_->xxh);
+  return {hash.low64, hash.high64};
+}
+
 void PrefixHash::extend(int32_t token) {
   std::array<std::byte, sizeof(Hash128) + sizeof(token)> link;
   std::memcpy(link.data(), &value_.low, sizeof(value_.low));

@@ -8,6 +8,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,6 +25,20 @@ struct Hash128 {
 };
 
 Hash128 hash_bytes(const void* data, int64_t bytes, uint64_t seed = 0);
+// The same hash of bytes that come in pieces.
+class HashStream {
+ public:
+  HashStream();
+  ~HashStream();
+  HashStream(const HashStream&) = delete;
+  HashStream& operator=(const HashStream&) = delete;
+  void update(std::span<const std::byte> bytes);
+  Hash128 value() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 inline Hash128 hash_text(std::string_view text) { return hash_bytes(text.data(), static_cast<int64_t>(text.size())); }
 
 // Hash of a token prefix, as a chain over its tokens: extending token by token, in chunks or at once gives the same

@@ -106,6 +106,12 @@ std::vector<Shape> CcaProjection::get_state_shape() const {
   return shapes;
 }
 
+std::vector<StateSplit> CcaProjection::get_state_split(const std::vector<Shape>& whole) const {
+  const int64_t heads = config_.num_kv_heads;
+  return {StateSplit{1, {{config_.q_width(), heads}, {config_.kv_width(), heads}}},
+          StateSplit{0, {{whole[1][0], heads}}}};
+}
+
 std::vector<DType> CcaProjection::get_state_dtype() const {
   return {conv_state_dtype(engine_config_), conv_state_dtype(engine_config_)};
 }

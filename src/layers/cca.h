@@ -56,6 +56,7 @@ class CcaProjection : public MambaBase {
   std::vector<Shape> get_state_shape() const override;
   std::vector<DType> get_state_dtype() const override;
   std::vector<std::string> get_state_names() const override { return {"conv", "recurrent"}; }
+  std::vector<StateSplit> get_state_split(const std::vector<Shape>& whole) const override;
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kShortConv; }
 
   // x [T, hidden_size] to q [T, Hq, D], k [T, Hkv, D] (neither normed nor rotated) and v [T, Hkv, D].

@@ -91,6 +91,11 @@ std::vector<Shape> RgLru::get_state_shape() const {
   return shapes;
 }
 
+std::vector<StateSplit> RgLru::get_state_split(const std::vector<Shape>& whole) const {
+  const StateSplit::Part channels{whole[1][0], config_.num_heads};
+  return {StateSplit{1, {channels}}, StateSplit{0, {channels}}};
+}
+
 std::vector<DType> RgLru::get_state_dtype() const {
   return {conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)};
 }

@@ -40,6 +40,7 @@ class RgLru : public MambaBase {
   std::vector<Shape> get_state_shape() const override;
   std::vector<DType> get_state_dtype() const override;
   std::vector<std::string> get_state_names() const override { return {"conv", "recurrent"}; }
+  std::vector<StateSplit> get_state_split(const std::vector<Shape>& whole) const override;
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kCustom; }
   std::string_view custom_backend() const noexcept override { return "rg_lru"; }
 
