@@ -120,11 +120,11 @@ using RequestId = int64_t;
 struct Request {
   std::vector<int32_t> prompt_ids;
   SamplingParams sampling;
-  int64_t n = 1;           // answers wanted; answer i samples with seed + i; the prompt is computed once
-  int64_t best_of = 0;     // answers made, of which the n likeliest (mean log-probability) are given; 0: n
-  int64_t beam_width = 0;  // more than 1: beam search instead of sampling, n <= beam_width; 0: off
-  int64_t priority = 0;    // lower goes first, with SchedulingPolicy::kPriority
-  std::string cache_salt;  // requests share cached prefixes only where their salts are equal
+  int64_t n = 1;                // answers wanted; answer i samples with seed + i; the prompt is computed once
+  int64_t best_of = 0;          // answers made, of which the n likeliest (mean log-probability) are given; 0: n
+  int64_t beam_width = 0;       // more than 1: beam search instead of sampling, n <= beam_width; 0: off
+  int64_t priority = 0;         // lower goes first, with SchedulingPolicy::kPriority
+  std::string cache_salt = {};  // requests share cached prefixes only where their salts are equal
 };
 
 struct RequestOutput {
