@@ -66,6 +66,9 @@ struct EngineConfig {
   // from its first token on. 0: no sequence is. A layer sets it while it loads.
   int64_t long_rope_beyond = 0;
   bool allow_bf16_products = false;  // --dtype auto: activations may be rounded to bf16 inside matrix products
+  // No bit of a result depends on the batch, on how a prompt was cut, or on what came from the cache: operations whose
+  // chunked form rounds by where chunks begin go token by token.
+  bool deterministic = false;
 
   // Every layer that keeps a cache, by name ("model.layers.3.mixer"); does not own them. In layer order.
   std::vector<AttentionLayerBase*> layers;

@@ -50,6 +50,8 @@ struct EngineOptions {
   int num_threads = 0;  // 0: one a usable core
   bool pin_threads = false;
   std::string dtype = "float32";  // "float32" or "auto"
+  // Results have the same bits whatever the batch, the chunks of a prompt and what came from the cache.
+  bool deterministic = false;
   int64_t max_model_len = 0;      // 0: the model's limit
   int64_t max_num_batched_tokens = 512;
   int64_t max_num_seqs = 8;

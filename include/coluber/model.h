@@ -51,6 +51,7 @@ struct ForwardBatch {
   // Set to look inside: called with the index of golden-style `hidden.i` and [T, D] values.
   const std::function<void(int index, const float* values, int64_t rows, int64_t cols)>* hidden_sink = nullptr;
 
+  bool deterministic = false;  // EngineConfig::deterministic
   int64_t num_tokens() const noexcept { return static_cast<int64_t>(token_ids.size()); }
   int64_t num_reqs() const noexcept { return static_cast<int64_t>(query_start_loc.size()) - 1; }
   template <typename Metadata>

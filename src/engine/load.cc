@@ -258,6 +258,7 @@ LoadedModel load_model(const EngineOptions& options) {
   refuse_what_cannot_run(options);
   const ModelFolder folder = resolve_model(options.model);
   LoadedModel loaded = open_folder(options, folder);
+  config->deterministic = options.deterministic;
   loaded.generation = read_generation_config(folder.generation_config_path);
   loaded.tokenizer = find_tokenizer(folder);
   load_template(folder, loaded);

@@ -8,7 +8,11 @@
 namespace coluber {
 
 Runner::Runner(const EngineConfig& config, Model& model, StateCache& cache, ThreadPool& pool)
-    : model_(model), cache_(cache), pool_(pool), groups_(make_metadata_groups(config, cache.device())) {
+    : model_(model),
+      cache_(cache),
+      pool_(pool),
+      deterministic_(config.deterministic),
+      groups_(make_metadata_groups(config, cache.device())) {
   layer_metadata_.assign(config.layers.size(), nullptr);
 }
 
@@ -97,6 +101,8 @@ void Runner::forward(const StepPlan& plan) {
   batch.seq_lens = seq_lens_;
   batch.logits_rows = logits_rows_;
   batch.layer_metadata = layer_metadata_;
+  batch.long_rope = long_rope_;
+  batch.deterministic = deterministic_;
   batch.thread_pool = &pool_;
   batch.workspace = &workspace_;
   batch.logits = logits_.data();

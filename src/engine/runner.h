@@ -49,6 +49,7 @@ class Runner {
   Model& model_;
   StateCache& cache_;
   ThreadPool& pool_;
+  bool deterministic_;
   Workspace workspace_;
   std::vector<MetadataGroup> groups_;
   const HiddenSink* hidden_sink_ = nullptr;

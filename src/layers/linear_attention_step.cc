@@ -61,6 +61,7 @@ void LinearAttentionStep::attend(GatedLinearAttentionArgs args, size_t state) co
     args.rows = metadata_.num_prefills;
     args.state = slots(state, metadata_.num_decodes);
     args.query_start_loc = metadata_.query_start_loc.data() + metadata_.num_decodes;
+    if (batch_.deterministic) args.chunk_size = 1;
     gated_linear_attention()(args, *batch_.thread_pool, *batch_.workspace);
   }
 }

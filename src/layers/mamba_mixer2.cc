@@ -157,6 +157,7 @@ void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float*
     args.state = prefill_slots(metadata, kv_cache()[1]);
     args.rows = metadata.num_prefills;
     args.query_start_loc = metadata.query_start_loc_p.data();
+    args.chunk_size = batch.deterministic ? 1 : 0;
     ssd_chunk_scan()(args, *batch.thread_pool, *batch.workspace);
   }
 }

@@ -404,11 +404,23 @@ inline void linear_store_state(const GatedLinearAttentionArgs& args, const Linea
   }
 }
 
+// Token by token. The columns that a step takes at once go through all tokens before the next ones: their part of the
+// state stays in the first-level cache.
+template <typename S>
+inline void linear_steps(const GatedLinearAttentionArgs& args, const LinearTask& task, int64_t begin, int64_t end) {
+  LinearTask strip = task;
+  for (int64_t c = 0; c < task.width; c += 4 * kLanes) {
+    strip.column = task.column + c;
+    strip.width = std::min<int64_t>(4 * kLanes, task.width - c);
+    for (int64_t t = begin; t < end; ++t) linear_step_token<S>(args, strip, t, t == begin);
+  }
+}
+
 template <typename S>
 inline void linear_row(const GatedLinearAttentionArgs& args, const LinearTask& task, float* memory) {
   const int64_t begin = args.query_start_loc[task.row], end = args.query_start_loc[task.row + 1];
-  if (end > begin && end - begin < kLinearMinChunked) {
-    for (int64_t t = begin; t < end; ++t) linear_step_token<S>(args, task, t, t == begin);
+  if (end > begin && (end - begin < kLinearMinChunked || args.chunk_size == 1)) {
+    linear_steps<S>(args, task, begin, end);
     return;
   }
   LinearScratch s;

@@ -123,6 +123,20 @@ std::vector<float> feed(const Inputs& inputs, int64_t tokens, int64_t piece, boo
   return run_pieces(inputs, tokens, piece, update ? gated_linear_attention_update() : gated_linear_attention(), pool);
 }
 
+TEST(GatedLinearAttention, TokenByTokenNoCutOfAPromptChangesABit) {
+  for (int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    for (Decay decay : {Decay::kConstant, Decay::kToken, Decay::kChannel}) {
+      for (int64_t value_dim : {20, 150}) {
+        Inputs inputs({decay, 4, 2, 24, value_dim}, 150);
+        inputs.problem.chunk_size = 1;
+        const std::vector<float> steps = feed(inputs, 150, 1, true, pool);
+        for (int64_t piece : {1, 3, 7, 64, 100, 150}) EXPECT_EQ(feed(inputs, 150, piece, false, pool), steps) << piece;
+      }
+    }
+  }
+}
+
 // Decays from none at all to those that leave nothing, side by side.
 TEST(GatedLinearAttention, CutsOfAPromptDifferByRoundingOnlyHoweverFastItForgets) {
   ThreadPool pool(2);

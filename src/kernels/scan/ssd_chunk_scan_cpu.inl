@@ -167,7 +167,7 @@ inline void ssd_row(const SsdArgs& args, const SsdPlan& plan, const SsdScratch& 
                     int64_t h1) {
   const int64_t begin = args.query_start_loc[row], end = args.query_start_loc[row + 1];
   const int64_t head_elements = args.head_dim * args.state_size;
-  if (end > begin && end - begin < kSsdMinChunked) {
+  if (end > begin && (end - begin < kSsdMinChunked || args.chunk_size == 1)) {
     for (int64_t h = h0; h < h1; ++h) {
       for (int64_t t = begin; t < end; ++t) ssd_step_token<S>(args, row, t, h, t == begin);
     }

@@ -145,6 +145,18 @@ TEST(Ssd, CutsOfAPromptDifferByRoundingOnly) {
   expect_close(feed(inputs, 150, 1, true, pool), whole, kSsdTolerance, "steps of one token");
 }
 
+TEST(Ssd, TokenByTokenNoCutOfAPromptChangesABit) {
+  for (int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    for (const Problem& p : {Problem{4, 32, 2, 48}, Problem{3, 20, 3, 10, DType::kFloat32, 0.001f, 0.1f}}) {
+      Inputs inputs(p, 150);
+      inputs.problem.chunk_size = 1;
+      const std::vector<float> steps = feed(inputs, 150, 1, true, pool);
+      for (int64_t piece : {1, 3, 7, 64, 100, 150}) EXPECT_EQ(feed(inputs, 150, piece, false, pool), steps) << piece;
+    }
+  }
+}
+
 // exp(dt * A) of a chunk far below the smallest float, and next to 1, in one batch of heads.
 TEST(Ssd, ExtremeDecaysStayFinite) {
   ThreadPool pool(2);
