@@ -11,6 +11,8 @@
 namespace coluber {
 
 struct ModelDescription {
+  std::string config_json;  // empty where the weights come without one
+  std::string path;         // of the config, or of what stands for it: for messages
   std::unique_ptr<WeightSource> weights;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<EngineConfig> config;  // with every caching layer registered

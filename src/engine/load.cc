@@ -286,7 +286,8 @@ LoadedModel load_model(const EngineOptions& options, std::string config_json, st
 ModelDescription describe_model(const EngineOptions& options) {
   LoadedModel loaded = open_folder(options, resolve_model(options.model));
   load_weights(options, loaded, true);
-  return {std::move(loaded.weights), std::move(loaded.pool), std::move(loaded.config), std::move(loaded.model)};
+  return {std::move(loaded.config_json), std::move(loaded.path),   std::move(loaded.weights),
+          std::move(loaded.pool),        std::move(loaded.config), std::move(loaded.model)};
 }
 
 }  // namespace coluber
