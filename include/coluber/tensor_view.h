@@ -50,6 +50,9 @@ struct TensorView {
   DType dtype = DType::kFloat32;
   Shape shape;
   Shape strides;  // in elements
+  // Which column each element of a row is of, where that is not its own place (quantised weights whose groups are
+  // scattered): a permutation of [0, K), the same for all rows. Null: columns stand in order.
+  const int32_t* column_order = nullptr;
 
   static TensorView contiguous(const void* data, DType dtype, const Shape& shape);
   template <typename T>

@@ -16,12 +16,16 @@
 
 namespace coluber {
 
+struct PanelForm;
+
 struct BlockType {
   std::string_view name;  // "Q4_0"; must outlive the process
   int64_t elements = 0;   // of a block
   int64_t bytes = 0;      // of a block
   // `count` whole blocks at any address as float32: what the type's values are, bit for bit.
   void (*to_float)(const std::byte* blocks, int64_t count, float* out) = nullptr;
+  // How kernels hold and expand it by vectors (kernels/quant/panel_form.h); null where they go row by row.
+  const PanelForm* panel = nullptr;
 };
 
 // Throws Error(kInvalidArgument) where the name is taken or the sizes make no sense.

@@ -22,11 +22,35 @@ void check(const GemmArgs& args) {
 }
 
 template <GemmFunction kFunction>
+void multiply(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
+  if (args.w->block_type() != nullptr && args.w->panel_form() == nullptr)
+    return multiply_rows_of_blocks(args, kFunction, pool, workspace);
+  kFunction(args, pool, workspace);
+}
+
+// A with its columns in the weight's order.
+template <GemmFunction kFunction>
+void multiply_gathered(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
+  WorkspaceScope scope(workspace);
+  const std::span<const int32_t> order = args.w->column_order();
+  const auto k = static_cast<int64_t>(order.size());
+  float* gathered = workspace.take<float>(args.m * k);
+  pool.parallel_for(args.m, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row)
+      for (int64_t i = 0; i < k; ++i) gathered[row * k + i] = args.a[row * args.lda + order[static_cast<size_t>(i)]];
+  });
+  GemmArgs in_order = args;
+  in_order.a = gathered;
+  in_order.lda = k;
+  multiply<kFunction>(in_order, pool, workspace);
+}
+
+template <GemmFunction kFunction>
 void checked(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
   check(args);
   if (args.m == 0) return;
-  if (args.w->block_type() != nullptr) return multiply_blocks(args, kFunction, pool, workspace);
-  kFunction(args, pool, workspace);
+  if (!args.w->column_order().empty()) return multiply_gathered<kFunction>(args, pool, workspace);
+  multiply<kFunction>(args, pool, workspace);
 }
 
 // Without permission to round A the instructions of the tier below are all there is to use.

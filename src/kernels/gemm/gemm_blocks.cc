@@ -30,7 +30,7 @@ void expand_rows(const PackedMatrix& w, int64_t row, int64_t width, float* out) 
 
 }  // namespace
 
-void multiply_blocks(const GemmArgs& args, GemmFunction plain, ThreadPool& pool, Workspace& workspace) {
+void multiply_rows_of_blocks(const GemmArgs& args, GemmFunction plain, ThreadPool& pool, Workspace& workspace) {
   const PackedMatrix& w = *args.w;
   const int64_t panel_bytes = PackedMatrix::kPanel * w.k() * static_cast<int64_t>(sizeof(float));
   const int64_t group = std::clamp<int64_t>(kExpandedBytesPerThread * pool.size() / panel_bytes, pool.size(),

@@ -110,7 +110,12 @@ void run_direct(const GemmArgs& args, const Operand<W>& operand, ThreadPool& poo
       slice.a = operand.a;
       slice.lda = operand.lda;
       slice.count = operand.k;
-      slice.panel = panel_of<W>(w, p);
+      if constexpr (std::is_same_v<W, WeightBlocks>) {
+        slice.blocks = w.panel_blocks(p);
+        slice.panel.width = w.panel_width(p);
+      } else {
+        slice.panel = panel_of<W>(w, p);
+      }
       slice.ahead = kPrefetchBytes;
       slice.column = p * PackedMatrix::kPanel;
       slice.rows = static_cast<int>(args.m);
@@ -122,6 +127,7 @@ void run_direct(const GemmArgs& args, const Operand<W>& operand, ThreadPool& poo
       for (int64_t j = 0; j < width; j += PackedMatrix::kPanelStep) {
         run_strided<W, kStepVectors, false>(slice);
         slice.panel.data += PackedMatrix::kPanelStep * W::kElements;
+        slice.strip += 1;
         slice.column += PackedMatrix::kPanelStep;
       }
     }
@@ -152,6 +158,43 @@ void widen_column(Panel<Stored> column, int64_t count, int64_t columns, float* o
   }
 }
 
+// A panel as the blocked product reads it.
+template <typename Stored>
+struct StoredPanel {
+  static constexpr int64_t kDepth = std::is_same_v<Stored, WeightBf16> ? 2 : 1;  // of k in a stored row
+  static constexpr int64_t kStep = 2;
+  Panel<Stored> panel;
+  int64_t width;
+
+  StoredPanel(const PackedMatrix& w, int64_t p) : panel(panel_of<Stored>(w, p)), width(panel.width) {}
+  const std::byte* at(int64_t k, int64_t column) const {
+    return reinterpret_cast<const std::byte*>(panel.data + (k / kDepth * width + column) * Stored::kElements);
+  }
+  int64_t bytes(int64_t count) const {
+    return (count + kDepth - 1) / kDepth * width * Stored::kElements *
+           static_cast<int64_t>(sizeof(typename Stored::Element));
+  }
+  void widen(int64_t k, int64_t count, int64_t column, int64_t columns, float* out) const {
+    widen_column<Stored>({reinterpret_cast<const typename Stored::Element*>(at(k, column)), width}, count, columns,
+                         out);
+  }
+};
+template <>
+struct StoredPanel<WeightBlocks> {
+  static constexpr int64_t kStep = PanelForm::kStep;
+  PanelBlocks blocks;
+  int64_t width;
+  ExpandPanel* expand;
+
+  StoredPanel(const PackedMatrix& w, int64_t p)
+      : blocks(w.panel_blocks(p)), width(w.panel_width(p)), expand(expand_function(w)) {}
+  const std::byte* at(int64_t k, int64_t) const { return blocks.data + bytes(k); }
+  int64_t bytes(int64_t count) const { return count * width * blocks.bytes / blocks.elements; }
+  void widen(int64_t k, int64_t count, int64_t column, int64_t columns, float* out) const {
+    expand(blocks, column / PanelForm::kRows, columns / PanelForm::kRows, k, count, out);
+  }
+};
+
 // How the rows and K of a product are cut, and A packed accordingly: [block of k][tile][k][height].
 template <typename W, typename TileShape>
 struct Blocking {
@@ -161,9 +204,10 @@ struct Blocking {
   int height, last_height;
   const typename W::A* a = nullptr;
 
-  Blocking(int64_t rows, int64_t depth, int64_t longest) : m(rows), k(depth) {
+  // `step` divides `longest` and the lengths of all blocks but the last.
+  Blocking(int64_t rows, int64_t depth, int64_t longest, int64_t step) : m(rows), k(depth) {
     const int64_t blocks = (k + longest - 1) / longest;
-    block_k = ((k + blocks - 1) / blocks + 1) / 2 * 2;
+    block_k = ((k + blocks - 1) / blocks + step - 1) / step * step;
     tiles = (m + TileShape::kRows - 1) / TileShape::kRows;
     // A few rows make tiles of equal height: 14 are 8 and 8, not 12 and 8.
     height = tiles <= 2 ? tile_height<TileShape>((m + tiles - 1) / tiles) : TileShape::kRows;
@@ -198,14 +242,13 @@ struct Blocking {
 // Asks for the memory of the block after this one, a little with each tile: it arrives while the tiles multiply.
 class Fetcher {
  public:
-  Fetcher(const void* from, int64_t bytes, int64_t tiles)
-      : at_(static_cast<const char*>(from)), lines_((bytes / 64 + tiles - 1) / tiles) {}
+  Fetcher(const std::byte* from, int64_t bytes, int64_t tiles) : at_(from), lines_((bytes / 64 + tiles - 1) / tiles) {}
   COLUBER_INLINE void fetch() {
     for (int64_t i = 0; i < lines_; ++i, at_ += 64) prefetch_l2(at_);
   }
 
  private:
-  const char* at_;
+  const std::byte* at_;
   int64_t lines_;
 };
 
@@ -239,26 +282,23 @@ void run_column(Slice<W> slice, const Blocking<W, TileShape>& blocking, int64_t 
 template <typename Stored, typename W, typename TileShape, bool kInPlace>
 void run_block(const GemmArgs& args, const Blocking<W, TileShape>& blocking, int64_t p, int64_t tile_begin,
                int64_t tile_end, BlockScratch scratch) {
-  constexpr int64_t kDepth = std::is_same_v<Stored, WeightBf16> ? 2 : 1;  // of k in a stored row
-  const Panel<Stored> stored = panel_of<Stored>(*args.w, p);
+  const StoredPanel<Stored> stored(*args.w, p);
   const bool whole = stored.width == PackedMatrix::kPanel;
   const int64_t columns = whole ? TileShape::kVectors * kLanes : PackedMatrix::kPanelStep;
   const int64_t column_sums = (tile_end - tile_begin) * TileShape::kRows * columns;
   for (int64_t block = 0; block < blocking.blocks(); ++block) {
     const int64_t k = block * blocking.block_k, count = std::min(blocking.block_k, blocking.k - k);
-    const typename Stored::Element* data = stored.data + k / kDepth * stored.width * Stored::kElements;
     // The next block of k, or the next panel's first.
-    const int64_t bytes = (count + kDepth - 1) / kDepth * stored.width * Stored::kElements *
-                          static_cast<int64_t>(sizeof(typename Stored::Element));
-    Fetcher fetcher(reinterpret_cast<const char*>(data) + bytes, kInPlace && whole ? 0 : bytes,
+    const int64_t bytes = stored.bytes(count);
+    Fetcher fetcher(stored.at(k, 0) + bytes, kInPlace && whole ? 0 : bytes,
                     (tile_end - tile_begin) * (stored.width / columns));
     for (int64_t j = 0; j < stored.width; j += columns) {
       Slice<W> slice;
       slice.args = &args;
       slice.count = count;
-      slice.panel = {reinterpret_cast<const typename W::Element*>(data + j * Stored::kElements), stored.width};
+      slice.panel = {reinterpret_cast<const typename W::Element*>(stored.at(k, j)), stored.width};
       if constexpr (!kInPlace) {
-        widen_column<Stored>({data + j * Stored::kElements, stored.width}, count, columns, scratch.widened);
+        stored.widen(k, count, j, columns, scratch.widened);
         slice.panel = {reinterpret_cast<const typename W::Element*>(scratch.widened), columns};
       }
       slice.ahead = bytes;
@@ -284,7 +324,8 @@ void run_blocked(const GemmArgs& args, const Operand<W>& operand, ThreadPool& po
                                  (std::is_same_v<Stored, WeightBf16Dot> ? 2 : 1);
   constexpr int64_t kShortBlockK = kShortBlockBytes / kStepBytes;
   WorkspaceScope scope(workspace);
-  Blocking<W, TileShape> blocking(args.m, operand.k, kInPlace ? kShortBlockK : ManyRows::kBlockK);
+  Blocking<W, TileShape> blocking(args.m, operand.k, kInPlace ? kShortBlockK : ManyRows::kBlockK,
+                                  StoredPanel<Stored>::kStep);
   blocking.pack(operand, pool, workspace);
   const int64_t panels = args.w->num_panels();
   const int64_t wanted = (kChunksPerThread * pool.size() + panels - 1) / panels;
@@ -315,7 +356,14 @@ void run(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
   run_blocked<Stored, WeightF32, false>(args, {args.a, args.lda, args.w->k()}, pool, workspace);
 }
 
+inline void run_blocks(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
+  const Operand<WeightF32> operand{args.a, args.lda, args.w->k()};
+  if (args.m <= kDirectRows) return run_direct<WeightBlocks>(args, {operand.a, operand.lda, operand.k}, pool);
+  run_blocked<WeightBlocks, WeightF32, false>(args, operand, pool, workspace);
+}
+
 inline void multiply_f32(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
+  if (args.w->panel_form() != nullptr) return run_blocks(args, pool, workspace);
   switch (args.w->dtype()) {
     case DType::kBFloat16:
       return run<WeightBf16>(args, pool, workspace);

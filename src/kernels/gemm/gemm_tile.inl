@@ -17,6 +17,12 @@ struct WeightBf16 {
   using Element = uint16_t;
   static constexpr int kElements = 2;
 };
+// Interleaved blocks, which a tile multiplies as float32 after it has expanded a few k of them.
+struct WeightBlocks {
+  using A = float;
+  using Element = std::byte;
+  static constexpr int kElements = 0;
+};
 struct WeightBf16Dot {  // A in pairs too; k counts pairs
   using A = uint32_t;
   using Element = uint16_t;
@@ -218,22 +224,44 @@ struct Slice {
   int64_t count = 0;                 // of k, or of pairs
   Panel<W> panel = {};
   int64_t ahead = 0;  // bytes to what a streaming tile asks for
+  PanelBlocks blocks = {};
+  int64_t strip = 0;  // of the blocks' panel: the tile's first
   int64_t row = 0, column = 0;
   int rows = 0;              // that are written: a tile may be higher
   float* partial = nullptr;  // the tile's sums; used where the block is not the whole of K
   bool begins = true, ends = true;
 };
 
+inline ExpandPanel* expand_function(const PackedMatrix& w) {
+  return kLanes == 16 ? w.panel_form()->avx512 : w.panel_form()->avx2;
+}
+
+// So few k at a time that the processor has the next ones expanded while it still multiplies.
+template <typename TileOfFloats>
+void multiply_blocks(TileOfFloats& tile, const Slice<WeightBlocks>& s, StridedRows<float> rows, int64_t columns) {
+  alignas(64) float expanded[PanelForm::kStep * PackedMatrix::kPanel];
+  ExpandPanel* const expand = expand_function(*s.args->w);
+  for (int64_t k = 0; k < s.count; k += PanelForm::kStep, rows.a += PanelForm::kStep) {
+    expand(s.blocks, s.strip, columns / PanelForm::kRows, k, PanelForm::kStep, expanded);
+    tile.template multiply<false>(rows, PanelForm::kStep, {expanded, columns}, 0);
+  }
+}
+
 template <typename W, int kRows, int kVectors, bool kStream, typename Rows>
 void run_tile(const Slice<W>& s, Rows rows) {
-  Tile<W, kRows, kVectors> tile;
+  constexpr bool kBlocks = std::is_same_v<W, WeightBlocks>;
+  Tile<std::conditional_t<kBlocks, WeightF32, W>, kRows, kVectors> tile;
   if (s.begins) {
     tile.clear();
   } else {
     tile.load_partial(s.partial);
   }
   if (s.ends) tile.prefetch_output(s.args->c + s.row * s.args->ldc + s.column, s.args->ldc, s.rows);
-  tile.template multiply<kStream>(rows, s.count, s.panel, s.ahead);
+  if constexpr (kBlocks) {
+    multiply_blocks(tile, s, rows, kVectors * kLanes);
+  } else {
+    tile.template multiply<kStream>(rows, s.count, s.panel, s.ahead);
+  }
   if (s.ends) {
     tile.finish(*s.args, s.row, s.column, s.rows);
   } else {

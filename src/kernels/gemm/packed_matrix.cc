@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/dtype.h"
@@ -17,6 +18,8 @@ constexpr int64_t kHugePage = int64_t{2} << 20;
 // Rows are read this many elements at a time: a panel's slice of source and destination then stays in the first-level
 // cache.
 constexpr int64_t kStripe = 64;
+// Of the types that are interleaved.
+constexpr int64_t kMostBlockBytes = 256;
 
 // Anonymous pages read as zero, so padding needs no pass of its own.
 std::byte* map_pages(int64_t bytes) {
@@ -86,6 +89,10 @@ void check_weight(const TensorView& weight) {
     throw make_error(ErrorCode::kInvalidArgument, "the rows of a weight to pack must be contiguous, not strided by {}",
                      weight.strides[1]);
   }
+  if (weight.column_order != nullptr && find_block_type(weight.dtype) == nullptr) {
+    throw make_error(ErrorCode::kUnsupported, "columns of {} in an order of their own: expected a block type",
+                     dtype_name(weight.dtype));
+  }
   if (const BlockType* blocks = find_block_type(weight.dtype)) {
     if (weight.shape[1] % blocks->elements == 0 && weight.strides[0] % blocks->elements == 0) return;
     throw make_error(ErrorCode::kInvalidArgument, "rows of {} elements of type {} are no whole blocks of {}",
@@ -96,6 +103,19 @@ void check_weight(const TensorView& weight) {
                      "matrix products take weights of float32, bfloat16, float16 or a block type, not {}",
                      dtype_name(weight.dtype));
   }
+}
+
+// Whether the panel form of the type gives this weight's values exactly.
+bool can_interleave(const TensorView& weight, const BlockType& type, ThreadPool& pool) {
+  if (type.panel == nullptr || type.bytes > kMostBlockBytes || weight.shape[1] % PanelForm::kStep != 0) return false;
+  if (type.panel->regular == nullptr) return true;
+  const int64_t stride_bytes = dtype_bytes(weight.dtype, weight.strides[0]), blocks = weight.shape[1] / type.elements;
+  std::atomic<bool> regular = true;
+  pool.parallel_for(weight.shape[0], 16, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end && regular; ++row)
+      if (!type.panel->regular(weight.data + row * stride_bytes, blocks)) regular = false;
+  });
+  return regular;
 }
 
 }  // namespace
@@ -111,7 +131,7 @@ int64_t PackedMatrix::panel_width(int64_t panel) const noexcept {
 
 PackedMatrix PackedMatrix::pack(const TensorView& weight, ThreadPool& pool) {
   check_weight(weight);
-  if (const BlockType* blocks = find_block_type(weight.dtype)) return keep_blocks(weight, *blocks, pool);
+  if (const BlockType* blocks = find_block_type(weight.dtype)) return pack_blocks(weight, *blocks, pool);
   PackedMatrix packed;
   packed.dtype_ = weight.dtype;
   packed.n_ = weight.shape[0];
@@ -139,23 +159,59 @@ PackedMatrix PackedMatrix::pack(const TensorView& weight, ThreadPool& pool) {
   return packed;
 }
 
-PackedMatrix PackedMatrix::keep_blocks(const TensorView& weight, const BlockType& type, ThreadPool& pool) {
+PackedMatrix PackedMatrix::pack_blocks(const TensorView& weight, const BlockType& type, ThreadPool& pool) {
   PackedMatrix packed;
   packed.dtype_ = weight.dtype;
   packed.block_type_ = &type;
   packed.n_ = weight.shape[0];
   packed.k_ = weight.shape[1];
-  packed.bytes_ = dtype_bytes(weight.dtype, weight.shape.count());
+  if (weight.column_order != nullptr) packed.column_order_.assign(weight.column_order, weight.column_order + packed.k_);
+  if (can_interleave(weight, type, pool)) packed.panel_form_ = type.panel;
+  const int64_t last = packed.num_panels() - 1;
+  const int64_t rows = packed.panel_form_ == nullptr ? packed.n_ : last * kPanel + packed.panel_width(last);
+  packed.bytes_ = dtype_bytes(weight.dtype, Shape{rows, packed.k_}.count());
   packed.data_ = std::unique_ptr<std::byte[], Free>(map_pages(packed.bytes_), Free{packed.bytes_});
-  const int64_t row_bytes = dtype_bytes(weight.dtype, packed.k_);
-  const int64_t stride_bytes = dtype_bytes(weight.dtype, weight.strides[0]);
-  pool.parallel_for(packed.n_, 64, [&](int64_t begin, int64_t end, int) {
-    for (int64_t row = begin; row < end; ++row) {
-      std::memcpy(packed.data_.get() + row * row_bytes, weight.data + row * stride_bytes,
-                  static_cast<size_t>(row_bytes));
+  if (packed.panel_form_ == nullptr) {
+    packed.keep_rows(weight, pool);
+  } else {
+    packed.interleave(weight, pool);
+  }
+  return packed;
+}
+
+void PackedMatrix::keep_rows(const TensorView& weight, ThreadPool& pool) {
+  const int64_t row_bytes = dtype_bytes(weight.dtype, k_), stride_bytes = dtype_bytes(weight.dtype, weight.strides[0]);
+  pool.parallel_for(n_, 64, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row)
+      std::memcpy(data_.get() + row * row_bytes, weight.data + row * stride_bytes, static_cast<size_t>(row_bytes));
+  });
+}
+
+void PackedMatrix::interleave(const TensorView& weight, ThreadPool& pool) {
+  const int64_t stride_bytes = dtype_bytes(weight.dtype, weight.strides[0]), blocks = k_ / block_type_->elements;
+  pool.parallel_for((n_ + kPanelStep - 1) / kPanelStep, 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t first = begin * kPanelStep; first < std::min(n_, end * kPanelStep); first += kPanelStep) {
+      const int64_t rows = std::min(kPanelStep, n_ - first);
+      for (int64_t b = 0; b < blocks; ++b) {
+        std::byte* group = group_of(first, b);
+        for (int64_t r = 0; r < rows; ++r) {
+          const std::byte* block = weight.data + (first + r) * stride_bytes + b * block_type_->bytes;
+          put_into_group(*panel_form_, block, r, group);
+        }
+      }
     }
   });
-  return packed;
+}
+
+// The group that holds a block of a row and of those beside it.
+std::byte* PackedMatrix::group_of(int64_t row, int64_t block) const noexcept {
+  const int64_t panel = row / kPanel, strips = panel_width(panel) / kPanelStep;
+  const int64_t group = block * strips + row % kPanel / kPanelStep;
+  return data_.get() + (panel * kPanel * (k_ / block_type_->elements) + group * kPanelStep) * block_type_->bytes;
+}
+
+PanelBlocks PackedMatrix::panel_blocks(int64_t panel) const noexcept {
+  return {group_of(panel * kPanel, 0), panel_width(panel) / kPanelStep, block_type_->elements, block_type_->bytes};
 }
 
 PackedMatrix PackedMatrix::borrow(float* panels, int64_t n, int64_t k) noexcept {
@@ -175,6 +231,21 @@ void PackedMatrix::decode_blocks(int64_t row, int64_t first, int64_t count, floa
 
 void PackedMatrix::unpack_row(int64_t row, float* out) const {
   COLUBER_CHECK(row >= 0 && row < n_, "row {} of a packed weight of {} rows", row, n_);
+  if (column_order_.empty()) return unpack_in_place(row, out);
+  std::vector<float> values(static_cast<size_t>(k_));
+  unpack_in_place(row, values.data());
+  for (size_t k = 0; k < values.size(); ++k) out[column_order_[k]] = values[k];
+}
+
+void PackedMatrix::unpack_in_place(int64_t row, float* out) const {
+  if (panel_form_ != nullptr) {
+    std::byte block[kMostBlockBytes];
+    for (int64_t k = 0; k < k_; k += block_type_->elements) {
+      take_from_group(*panel_form_, group_of(row, k / block_type_->elements), row % kPanelStep, block);
+      block_type_->to_float(block, 1, out + k);
+    }
+    return;
+  }
   if (block_type_ != nullptr) return decode_blocks(row, 0, k_, out);
   const int64_t panel = row / kPanel, lane = row % kPanel, width = panel_width(panel);
   if (dtype_ == DType::kFloat32) {

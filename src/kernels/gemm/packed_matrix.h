@@ -4,20 +4,26 @@
 // type is the one it was stored in (float32, bfloat16, float16, or a block type): products widen in registers or, of
 // blocks, a tile in the cache; nothing ever expands the whole matrix.
 //
-// A block type (base/block_type.h) is held as its file has it: rows of whole blocks. Of the others one layout serves
-// every SIMD tier, one row as well as many, so a weight is held once: panels of kPanel successive outputs (the last as
-// wide as needed, in multiples of kPanelStep, filled up with zeros), panel after panel; inside a panel k ascends and
-// each k has the panel's outputs side by side. Bfloat16 holds two successive k of an output side by side (an odd K is
-// filled up with a zero): one load then feeds a bf16 dot, or two widenings that cost a shift and a mask.
+// One layout serves every SIMD tier, one row as well as many, so a weight is held once: panels of kPanel successive
+// outputs (the last as wide as needed, in multiples of kPanelStep, filled up with zeros), panel after panel; inside a
+// panel k ascends and each k has the panel's outputs side by side. A block type (base/block_type.h) with a panel form
+// has its blocks in this order, the bytes of kPanelStep outputs interleaved (kernels/quant/panel_form.h); the others
+// are held as their file has them: rows of whole blocks. Bfloat16 holds two successive k of an output side by side (an
+// odd K is filled up with a zero): one load then feeds a bf16 dot, or two widenings that cost a shift and a mask.
+//
+// Where columns stand in another order (TensorView::column_order), k is counted in it: products gather a row of their
+// input once, and unpack_row puts its values where they belong.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/block_type.h"
 #include "base/thread_pool.h"
 #include "coluber/tensor_view.h"
+#include "kernels/quant/panel_form.h"
 
 namespace coluber {
 
@@ -38,11 +44,17 @@ class PackedMatrix {
   DType dtype() const noexcept { return dtype_; }
   int64_t bytes() const noexcept { return bytes_; }
   const std::byte* data() const noexcept { return data_.get(); }
-  // Null unless the rows are blocks; panels then say only which rows go together.
+  // Null unless the elements are blocks.
   const BlockType* block_type() const noexcept { return block_type_; }
-  // `count` elements from `first` of a row of blocks, both multiples of a block, as float32.
+  // Null unless blocks are interleaved; where they are rows, panels say only which rows go together.
+  const PanelForm* panel_form() const noexcept { return panel_form_; }
+  // `count` elements from `first` of a row of blocks that is not interleaved, both multiples of a block, as float32.
   void decode_blocks(int64_t row, int64_t first, int64_t count, float* out) const;
-  // Writes row `row` as float32 [K]: the embedding look-up of a tied head.
+  // Of interleaved blocks.
+  PanelBlocks panel_blocks(int64_t panel) const noexcept;
+  // Which column each k is of; empty: k itself.
+  std::span<const int32_t> column_order() const noexcept { return column_order_; }
+  // Writes row `row` as float32 [K], columns in order: the embedding look-up of a tied head.
   void unpack_row(int64_t row, float* out) const;
 
   int64_t num_panels() const noexcept { return (n_ + kPanel - 1) / kPanel; }
@@ -59,11 +71,17 @@ class PackedMatrix {
     void operator()(std::byte* memory) const noexcept;
   };
   std::unique_ptr<std::byte[], Free> data_;
-  static PackedMatrix keep_blocks(const TensorView& weight, const BlockType& type, ThreadPool& pool);
+  static PackedMatrix pack_blocks(const TensorView& weight, const BlockType& type, ThreadPool& pool);
+  void keep_rows(const TensorView& weight, ThreadPool& pool);
+  void interleave(const TensorView& weight, ThreadPool& pool);
+  std::byte* group_of(int64_t row, int64_t block) const noexcept;
+  void unpack_in_place(int64_t row, float* out) const;
 
   DType dtype_ = DType::kFloat32;
   const BlockType* block_type_ = nullptr;
+  const PanelForm* panel_form_ = nullptr;
   int64_t n_ = 0, k_ = 0, bytes_ = 0;
+  std::vector<int32_t> column_order_;
 };
 
 }  // namespace coluber

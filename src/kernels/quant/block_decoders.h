@@ -39,6 +39,10 @@ inline KScale k_scale_at(const std::byte* from, int64_t j) noexcept {
 }
 
 inline constexpr int64_t kSuperBlock = 256;
+// The values of a four-bit float (E2M1), doubled.
+inline constexpr int8_t kE2M1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+// Of MXFP4, times 2^-24 still a normal float32.
+inline constexpr uint8_t kLeastMxfp4Exponent = 32;
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 using BlockDecoder = void(const std::byte* blocks, int64_t count, float* out);

@@ -3,6 +3,7 @@
 
 #include "base/block_type.h"
 #include "kernels/quant/block_decoders.h"
+#include "kernels/quant/panel_form.h"
 
 namespace coluber {
 namespace {
@@ -37,7 +38,10 @@ constexpr BlockType kTypes[] = {
 
 std::optional<DType> quantized_dtype(std::string_view ggml_name) {
   [[maybe_unused]] static const bool registered = [] {
-    for (const BlockType& type : kTypes) register_block_type(type);
+    for (BlockType type : kTypes) {
+      type.panel = ggml_panel_form(type.name);
+      register_block_type(type);
+    }
     return true;
   }();
   for (const BlockType& type : kTypes) {

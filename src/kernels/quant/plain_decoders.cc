@@ -8,9 +8,6 @@
 namespace coluber {
 namespace {
 
-// The values of a four-bit float (E2M1), doubled.
-constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
 // Element i of 32: the low nibbles of 16 bytes, then the high ones.
 int code4(const std::byte* codes, int64_t i) { return (byte_at(codes, i % 16) >> (i < 16 ? 0 : 4)) & 0xf; }
 // The same with a fifth bit each in a word.
@@ -104,7 +101,7 @@ void decode_iq4_xs(const std::byte* blocks, int64_t count, float* out) {
 void decode_mxfp4(const std::byte* blocks, int64_t count, float* out) {
   each_block<32, 17>(blocks, count, out, [](const std::byte* block, float* to) {
     const float d = half_of_e8m0(byte_at(block, 0));
-    for (int64_t i = 0; i < 32; ++i) to[i] = d * static_cast<float>(kFp4Values[code4(block + 1, i)]);
+    for (int64_t i = 0; i < 32; ++i) to[i] = d * static_cast<float>(kE2M1Doubled[code4(block + 1, i)]);
   });
 }
 
@@ -114,7 +111,7 @@ void decode_nvfp4(const std::byte* blocks, int64_t count, float* out) {
       const float d = half_of_ue4m3(byte_at(block, part));
       for (int64_t i = 0; i < 16; ++i) {
         const uint8_t byte = byte_at(block, 4 + 8 * part + i % 8);
-        to[16 * part + i] = d * static_cast<float>(kFp4Values[i < 8 ? byte & 0xf : byte >> 4]);
+        to[16 * part + i] = d * static_cast<float>(kE2M1Doubled[i < 8 ? byte & 0xf : byte >> 4]);
       }
     }
   });

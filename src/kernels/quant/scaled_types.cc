@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "kernels/quant/block_decoders.h"
+#include "kernels/quant/panel_form.h"
 
 namespace coluber {
 namespace {
@@ -139,7 +140,8 @@ DType scaled_dtype(const ScaledType& type) {
   const std::string_view name = kNames[code][group];
   const std::lock_guard lock(registering);
   if (const std::optional<DType> known = parse_block_type(name)) return *known;
-  return register_block_type({name, type.group, scaled_block_bytes(type), kDecoders[code][static_cast<size_t>(group)]});
+  return register_block_type({name, type.group, scaled_block_bytes(type), kDecoders[code][static_cast<size_t>(group)],
+                              scaled_panel_form(type)});
 }
 
 std::optional<ScaledType> find_scaled_type(DType dtype) noexcept {
