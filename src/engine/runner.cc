@@ -38,6 +38,7 @@ void Runner::fill_rows(const StepPlan& plan) {
   slot_mapping_.clear();
   seq_lens_.clear();
   is_prefilling_.clear();
+  long_rope_.clear();
   logits_rows_.clear();
   query_start_loc_.assign(1, 0);
   logits_of_plan_row_.assign(plan.rows.size(), {});
@@ -48,6 +49,7 @@ void Runner::fill_rows(const StepPlan& plan) {
     query_start_loc_.push_back(end);
     seq_lens_.push_back(static_cast<int32_t>(row.write_position));
     is_prefilling_.push_back(row.read_position < row.sequence->num_prompt_tokens ? 1 : 0);
+    long_rope_.push_back(row.sequence->long_rope ? 1 : 0);
     const int64_t wanted = row.logits == WantedLogits::kAll    ? row.num_tokens
                            : row.logits == WantedLogits::kLast ? 1
                                                                : 0;
@@ -99,10 +101,10 @@ void Runner::forward(const StepPlan& plan) {
   batch.positions = positions_;
   batch.query_start_loc = query_start_loc_;
   batch.seq_lens = seq_lens_;
-  batch.logits_rows = logits_rows_;
-  batch.layer_metadata = layer_metadata_;
   batch.long_rope = long_rope_;
   batch.deterministic = deterministic_;
+  batch.logits_rows = logits_rows_;
+  batch.layer_metadata = layer_metadata_;
   batch.thread_pool = &pool_;
   batch.workspace = &workspace_;
   batch.logits = logits_.data();

@@ -63,6 +63,7 @@ class Runner {
   std::vector<int32_t> query_start_loc_;  // [R+1]
   std::vector<int32_t> seq_lens_;         // [R]
   std::vector<uint8_t> is_prefilling_;    // [R]
+  std::vector<uint8_t> long_rope_;        // [R]
   std::vector<int32_t> state_table_;      // [R, 1]
   std::vector<int32_t> page_table_;       // [R, page_columns_]
   int64_t page_columns_ = 0;

@@ -18,6 +18,7 @@ struct Sequence {
   int32_t state_slot = 0;           // 0: none
   std::vector<int32_t> pages;       // attention pages, in order of position
   PrefixHash prefix_hash;           // of the computed tokens
+  bool long_rope = false;           // its positions turn as those of a long sequence
 
   int64_t num_tokens() const noexcept { return static_cast<int64_t>(tokens.size()); }
   int64_t num_uncomputed() const noexcept { return num_tokens() - num_computed_tokens; }

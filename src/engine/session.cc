@@ -33,8 +33,12 @@ struct Session::Impl {
   explicit Impl(Engine::Impl& engine_impl) : engine(engine_impl) {}
   ~Impl() { engine.cache->release(sequence); }
 
-  void run_step(int64_t tokens, WantedLogits wanted, const std::function<void(const float*, int64_t)>& on_logits);
+  void run_step(int64_t tokens, WantedLogits wanted, const HiddenSink* sink,
+                const std::function<void(const float*, int64_t)>& on_logits);
   void extend(std::span<const int32_t> ids, int64_t chunk, const std::function<void(const float*, int64_t)>& on_logits);
+  // Computes what is not yet, steps of at most `step` tokens. The first `told` tokens have been computed before, in
+  // another length's way: nobody hears of them again.
+  void compute(int64_t step, int64_t told, const std::function<void(const float*, int64_t)>& on_logits);
 
   Engine::Impl& engine;
   Sequence sequence;
@@ -43,11 +47,11 @@ struct Session::Impl {
   StepPlan plan;
 };
 
-void Session::Impl::run_step(int64_t tokens, WantedLogits wanted,
+void Session::Impl::run_step(int64_t tokens, WantedLogits wanted, const HiddenSink* sink,
                              const std::function<void(const float*, int64_t)>& on_logits) {
   plan.clear();
   plan.add(sequence, tokens, wanted);
-  engine.runner->set_hidden_sink(&hidden_sink);
+  engine.runner->set_hidden_sink(sink);
   try {
     engine.runner->run(plan);
   } catch (...) {
@@ -65,6 +69,19 @@ void Session::Impl::run_step(int64_t tokens, WantedLogits wanted,
   if (on_logits) on_logits(logits.data(), static_cast<int64_t>(logits.size()) / vocab);
 }
 
+void Session::Impl::compute(int64_t step, int64_t told, const std::function<void(const float*, int64_t)>& on_logits) {
+  while (sequence.num_uncomputed() > 0) {
+    const bool is_new = sequence.num_computed_tokens >= told;
+    const int64_t tokens = std::min(step, is_new ? sequence.num_uncomputed() : told - sequence.num_computed_tokens);
+    const bool last = tokens == sequence.num_uncomputed();
+    const WantedLogits wanted = !is_new     ? WantedLogits::kNone
+                                : on_logits ? WantedLogits::kAll
+                                : last      ? WantedLogits::kLast
+                                            : WantedLogits::kNone;
+    run_step(tokens, wanted, is_new ? &hidden_sink : nullptr, on_logits);
+  }
+}
+
 void Session::Impl::extend(std::span<const int32_t> ids, int64_t chunk,
                            const std::function<void(const float*, int64_t)>& on_logits) {
   check_ids(ids, engine.loaded.model->info().vocab_size);
@@ -80,11 +97,9 @@ void Session::Impl::extend(std::span<const int32_t> ids, int64_t chunk,
   // A single token that follows a state is a decode; everything else is a prompt.
   if (ids.size() > 1 || sequence.num_computed_tokens == 0) sequence.num_prompt_tokens = total;
   const int64_t step = chunk > 0 ? chunk : engine.loaded.config->scheduler.max_num_batched_tokens;
-  while (sequence.num_uncomputed() > 0) {
-    const int64_t tokens = std::min(step, sequence.num_uncomputed());
-    const bool last = tokens == sequence.num_uncomputed();
-    run_step(tokens, on_logits ? WantedLogits::kAll : last ? WantedLogits::kLast : WantedLogits::kNone, on_logits);
-  }
+  const int64_t told = sequence.num_computed_tokens;
+  engine.cache->follow_length(sequence);
+  compute(step, told, on_logits);
 }
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -193,6 +208,8 @@ void Session::rollback(const SessionCheckpoint& checkpoint) {
   s.sequence.num_prompt_tokens = std::min(s.sequence.num_prompt_tokens, s.sequence.num_computed_tokens);
   s.sequence.prefix_hash = checkpoint.impl_->prefix_hash;
   s.last_logits = checkpoint.impl_->logits;
+  s.engine.cache->follow_length(s.sequence);
+  s.compute(s.engine.loaded.config->scheduler.max_num_batched_tokens, s.sequence.num_tokens(), {});
 }
 
 void Session::reset() {

@@ -22,13 +22,22 @@ constexpr int64_t kKeptBytes = int64_t{64} << 20;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Of no tokens. What a long sequence's first tokens leave behind must never be taken for a short one's.
+PrefixHash hash_of_nothing(bool long_rope) {
+  constexpr int32_t kNoToken = -1;
+  PrefixHash hash;
+  if (long_rope) hash.extend(std::span(&kNoToken, 1));
+  return hash;
+}
+
 }  // namespace
 
 StateCache::StateCache(const EngineConfig& config, Device& device, const StateCacheOptions& options)
     : device_(device),
       memory_bytes_(options.memory_bytes),
       tags_("states", options.num_slots + 1),
-      fingerprint_(options.fingerprint) {
+      fingerprint_(options.fingerprint),
+      long_rope_beyond_(config.long_rope_beyond) {
   CacheLayouts layouts = make_cache_layouts(config);
   state_layout_ = std::move(layouts.state);
   attention_layout_ = std::move(layouts.attention);
@@ -90,13 +99,25 @@ bool StateCache::reserve(Sequence& sequence, int64_t num_tokens) {
   return true;
 }
 
+void StateCache::follow_length(Sequence& sequence) {
+  const bool is_long = long_rope_beyond_ > 0 && sequence.num_tokens() > long_rope_beyond_;
+  if (is_long == sequence.long_rope) return;
+  const bool was_computed = sequence.num_computed_tokens > 0;
+  sequence.long_rope = is_long;
+  sequence.num_computed_tokens = 0;
+  sequence.prefix_hash = hash_of_nothing(is_long);
+  if (!was_computed) return;
+  tags_.clear(sequence.state_slot);
+  sequence.num_prompt_tokens = sequence.num_tokens();
+}
+
 void StateCache::release(Sequence& sequence) {
   for (int32_t page : sequence.pages) pages_->release(page);
   sequence.pages.clear();
   if (sequence.state_slot != 0) release_slot(sequence.state_slot);
   sequence.state_slot = 0;
   sequence.num_computed_tokens = 0;
-  sequence.prefix_hash = {};
+  sequence.prefix_hash = hash_of_nothing(sequence.long_rope);
   give_back(*slots_);
   if (pages_) give_back(*pages_);
 }

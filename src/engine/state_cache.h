@@ -36,6 +36,9 @@ class StateCache {
   // Gives the sequence a slot and pages for `num_tokens` tokens in all. False, with nothing changed, where they cannot
   // be had now.
   bool reserve(Sequence& sequence, int64_t num_tokens);
+  // To be called where a sequence's tokens have changed. One that has become long (EngineConfig::long_rope_beyond), or is
+  // so no more, must be computed from its first token: its positions turn otherwise.
+  void follow_length(Sequence& sequence);
   // Gives everything back; the sequence must be computed anew.
   void release(Sequence& sequence);
   // Whether a sequence of that length could ever be reserved in an empty cache, and the bytes it needs.
@@ -79,6 +82,7 @@ class StateCache {
   std::unique_ptr<PagePool> pages_;  // null without attention layers
   StateTagTable tags_;
   Hash128 fingerprint_;
+  int64_t long_rope_beyond_;
 };
 
 }  // namespace coluber

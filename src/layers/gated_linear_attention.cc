@@ -38,7 +38,6 @@ GatedLinearAttentionConfig checked(GatedLinearAttentionConfig config, const Weig
                 fmt::format("lower bound: expected {} values, found {}", config.num_kv_heads * config.head_k_dim,
                             config.lower_bound.size()));
   checks.finish("gated linear attention", loader);
-  if (config.rope && config.rope->rotary_dim == 0) config.rope->rotary_dim = config.head_k_dim;
   return config;
 }
 
@@ -48,6 +47,7 @@ GatedLinearAttention::GatedLinearAttention(const GatedLinearAttentionConfig& con
     : MambaBase(layer_name_of(loader)),
       config_(checked(config, loader)),
       engine_config_(loader.config()),
+      rotation_(config_.rope, config_.head_k_dim, loader.config()),
       o_proj_(loader, "o_proj", config_.num_heads * config_.head_v_dim, config_.hidden_size, false) {
   const int64_t keys = config_.num_kv_heads * config_.head_k_dim, values = config_.num_heads * config_.head_v_dim;
   inputs_.push_back(take_input(loader, config_.q, config_.num_heads * config_.head_k_dim));
@@ -65,7 +65,6 @@ GatedLinearAttention::GatedLinearAttention(const GatedLinearAttentionConfig& con
   if (config_.norm_weight)
     norm_weight_ =
         loader.take_float(config_.norm + ".weight", Shape{config_.norm_all_heads ? values : config_.head_v_dim});
-  if (config_.rope) rope_ = rope_frequencies(*config_.rope, config_.head_k_dim);
   loader.config().register_layer(*this);
 }
 
@@ -127,22 +126,9 @@ float* GatedLinearAttention::project(const ForwardBatch& batch, const LinearAtte
 }
 
 void GatedLinearAttention::rotate(const ForwardBatch& batch, float* q, float* k) const {
-  if (!config_.rope) return;
-  RopeArgs args;
-  args.q = q;
-  args.q_stride = config_.num_heads * config_.head_k_dim;
-  args.num_q_heads = config_.num_heads;
-  args.k = k;
-  args.k_stride = config_.num_kv_heads * config_.head_k_dim;
-  args.num_k_heads = config_.num_kv_heads;
-  args.head_dim = config_.head_k_dim;
-  args.rotary_dim = config_.rope->rotary_dim;
-  args.interleaved = config_.rope->interleaved;
-  args.frequencies = rope_.frequencies.data();
-  args.attention_factor = rope_.attention_factor;
-  args.positions = batch.positions.data();
-  args.num_tokens = batch.num_tokens();
-  rope()(args, *batch.thread_pool, *batch.workspace);
+  const int64_t dim = config_.head_k_dim;
+  rotation_.forward(batch, {q, config_.num_heads * dim, config_.num_heads},
+                    {k, config_.num_kv_heads * dim, config_.num_kv_heads}, dim);
 }
 
 void GatedLinearAttention::decay(const ForwardBatch& batch, const float* x, float* k,

@@ -23,6 +23,7 @@
 #include "kernels/rope/rope.h"
 #include "layers/linear.h"
 #include "layers/linear_attention_step.h"
+#include "layers/rotation.h"
 #include "layers/weight_loader.h"
 
 namespace coluber {
@@ -88,10 +89,10 @@ class GatedLinearAttention : public MambaBase {
 
   GatedLinearAttentionConfig config_;
   const EngineConfig& engine_config_;
+  Rotation rotation_;
   std::vector<Input> inputs_;  // q, k, v
   std::optional<Linear> gk_down_, gk_up_, g_proj_;
   Linear o_proj_;
-  RopeFrequencies rope_;
   std::vector<float> norm_weight_;  // [V] or [H * V], or empty
   std::vector<float> slopes_;       // [H], kConstant
 };

@@ -11,6 +11,7 @@
 #include "kernels/gemm/gemm.h"
 #include "kernels/norm/norm.h"
 #include "layers/recurrent_layer.h"
+#include "tensor/tensor_convert.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -35,7 +36,6 @@ LatentAttentionConfig checked(LatentAttentionConfig config, const WeightLoader& 
   checks.expect_positive("cache block size", loader.config().cache.block_size);
   checks.finish("latent attention", loader);
   if (config.qk_rope_head_dim == 0) config.rope.reset();
-  if (config.rope && config.rope->rotary_dim == 0) config.rope->rotary_dim = config.qk_rope_head_dim;
   if (config.scale == 0) {
     config.scale = 1.0 / std::sqrt(static_cast<double>(config.qk_nope_head_dim + config.qk_rope_head_dim));
   }
@@ -60,6 +60,7 @@ LatentAttention::LatentAttention(const LatentAttentionConfig& config, WeightLoad
                                  std::unique_ptr<KeySelector> selector)
     : KeyValueLayer(layer_name_of(loader)),
       config_(checked(config, loader, selector != nullptr)),
+      rotation_(config_.rope, config_.qk_rope_head_dim, loader.config()),
       kv_a_proj_(loader, config_.kv_a_proj, config_.hidden_size, row_elements(), config_.bias),
       kv_a_norm_(loader, config_.kv_a_norm, config_.kv_lora_rank, config_.norm_eps),
       out_proj_(loader, config_.out_proj, config_.num_heads * config_.v_head_dim, config_.hidden_size, config_.bias),
@@ -73,7 +74,6 @@ LatentAttention::LatentAttention(const LatentAttentionConfig& config, WeightLoad
     q_proj_.emplace(loader, config_.q_proj, config_.hidden_size, q_width, false);
   }
   take_kv_b(loader);
-  if (config_.rope) rope_ = rope_frequencies(*config_.rope, config_.qk_rope_head_dim);
   FullAttentionSpec spec;
   spec.block_size = loader.config().cache.block_size;
   spec.num_kv_heads = 1;
@@ -97,7 +97,7 @@ void LatentAttention::take_kv_b(WeightLoader& loader) {
   std::vector<float> widened;
   if (!direct) {
     widened.resize(static_cast<size_t>(shape.count()));
-    convert_to_float(weight.data, weight.dtype, shape.count(), widened.data());
+    convert_to_float(weight, widened.data());
   }
   const std::byte* data = direct ? weight.data : reinterpret_cast<const std::byte*>(widened.data());
   const int64_t element = dtype_size(dtype);
@@ -143,22 +143,8 @@ void LatentAttention::project_row(const ForwardBatch& batch, const float* x, flo
 
 // `q` [T, H, row_elements] and `row` [T, row_elements]: the last qk_rope_head_dim elements turn.
 void LatentAttention::rotate(const ForwardBatch& batch, float* q, float* row) const {
-  if (!config_.rope) return;
-  RopeArgs args;
-  args.q = q + config_.kv_lora_rank;
-  args.q_stride = config_.num_heads * row_elements();
-  args.num_q_heads = config_.num_heads;
-  args.k = row + config_.kv_lora_rank;
-  args.k_stride = row_elements();
-  args.num_k_heads = 1;
-  args.head_dim = row_elements();
-  args.rotary_dim = config_.rope->rotary_dim;
-  args.interleaved = config_.rope->interleaved;
-  args.frequencies = rope_.frequencies.data();
-  args.attention_factor = rope_.attention_factor;
-  args.positions = batch.positions.data();
-  args.num_tokens = batch.num_tokens();
-  rope()(args, *batch.thread_pool, *batch.workspace);
+  const int64_t rank = config_.kv_lora_rank, width = row_elements();
+  rotation_.forward(batch, {q + rank, config_.num_heads * width, config_.num_heads}, {row + rank, width, 1}, width);
 }
 
 void LatentAttention::multiply_heads(const ForwardBatch& batch, const std::vector<PackedMatrix>& weights,

@@ -24,6 +24,7 @@
 #include "layers/linear.h"
 #include "layers/norm.h"
 #include "layers/paged_kv_cache.h"
+#include "layers/rotation.h"
 #include "layers/weight_loader.h"
 
 namespace coluber {
@@ -87,6 +88,7 @@ class LatentAttention : public KeyValueLayer {
                       int64_t in_stride, float* out, int64_t out_stride) const;
 
   LatentAttentionConfig config_;
+  Rotation rotation_;
   std::optional<Linear> q_proj_, q_a_proj_, q_b_proj_;
   std::optional<RmsNorm> q_a_norm_;
   Linear kv_a_proj_;
@@ -94,7 +96,6 @@ class LatentAttention : public KeyValueLayer {
   std::vector<PackedMatrix> w_uk_;  // [H] of [kv_lora_rank, qk_nope_head_dim]
   std::vector<PackedMatrix> w_uv_;  // [H] of [v_head_dim, kv_lora_rank]
   Linear out_proj_;
-  RopeFrequencies rope_;
   std::unique_ptr<KeySelector> selector_;
   PagedKvCache cache_;
 };

@@ -28,7 +28,6 @@ LinearAttentionConfig checked(LinearAttentionConfig config, const WeightLoader& 
   checks.expect(!config.qkv_by_head || (!config.qk_norm && !config.rope),
                 "queries and keys that lie head by head are neither normed nor rotated");
   checks.finish("linear attention", loader);
-  if (config.rope && config.rope->rotary_dim == 0) config.rope->rotary_dim = config.head_dim;
   return config;
 }
 
@@ -85,6 +84,7 @@ LinearAttention::LinearAttention(const LinearAttentionConfig& config, WeightLoad
     : MambaBase(layer_name_of(loader)),
       config_(checked(config, loader)),
       engine_config_(loader.config()),
+      rotation_(config_.rope, config_.head_dim, loader.config()),
       qkv_(take_qkv(config_, loader)),
       output_gate_(loader, config_.output_gate, config_.hidden_size, inner(), false),
       out_proj_(loader, config_.out_proj, inner(), config_.hidden_size, config_.out_bias),
@@ -94,7 +94,6 @@ LinearAttention::LinearAttention(const LinearAttentionConfig& config, WeightLoad
     q_norm_.emplace(loader, config_.q_norm, config_.head_dim, config_.norm_eps);
     k_norm_.emplace(loader, config_.k_norm, config_.head_dim, config_.norm_eps);
   }
-  if (config_.rope) rope_ = rope_frequencies(*config_.rope, config_.head_dim);
   for (const char* buffer : {"slope_rate", "query_decay", "key_decay", "diagonal_decay", "slope"}) {
     if (loader.has(buffer)) loader.ignore(buffer, "decay tables of lightning attention, computed instead");
   }
@@ -117,20 +116,8 @@ void LinearAttention::project(const ForwardBatch& batch, const float* x, float* 
     q_norm_->forward(batch, qkv, tokens * config_.num_heads, qkv);
     k_norm_->forward(batch, qkv + part, tokens * config_.num_heads, qkv + part);
   }
-  if (!config_.rope) return;
-  RopeArgs args;
-  args.q = qkv;
-  args.k = qkv + part;
-  args.q_stride = args.k_stride = inner();
-  args.num_q_heads = args.num_k_heads = config_.num_heads;
-  args.head_dim = config_.head_dim;
-  args.rotary_dim = config_.rope->rotary_dim;
-  args.interleaved = config_.rope->interleaved;
-  args.frequencies = rope_.frequencies.data();
-  args.attention_factor = rope_.attention_factor;
-  args.positions = batch.positions.data();
-  args.num_tokens = tokens;
-  rope()(args, *batch.thread_pool, *batch.workspace);
+  rotation_.forward(batch, {qkv, inner(), config_.num_heads}, {qkv + part, inner(), config_.num_heads},
+                    config_.head_dim);
 }
 
 void LinearAttention::finish(const ForwardBatch& batch, const float* gate, float* out) const {

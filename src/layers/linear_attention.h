@@ -22,6 +22,7 @@
 #include "kernels/rope/rope.h"
 #include "layers/linear.h"
 #include "layers/norm.h"
+#include "layers/rotation.h"
 #include "layers/weight_loader.h"
 
 namespace coluber {
@@ -81,10 +82,10 @@ class LinearAttention : public MambaBase {
 
   LinearAttentionConfig config_;
   const EngineConfig& engine_config_;
+  Rotation rotation_;
   std::vector<Linear> qkv_;  // one by head, or q, k and v
   Linear output_gate_, out_proj_;
   std::optional<RmsNorm> q_norm_, k_norm_;
-  RopeFrequencies rope_;
   std::vector<float> norm_weight_;  // [H * D]
   std::vector<float> slopes_;       // [H]
 };

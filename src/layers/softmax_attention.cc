@@ -35,7 +35,6 @@ SoftmaxAttentionConfig checked(SoftmaxAttentionConfig config, const WeightLoader
   if (!problems.empty()) {
     throw make_error(ErrorCode::kInvalidConfig, "attention layer '{}':{}", layer_name_of(loader), problems);
   }
-  if (config.rope && config.rope->rotary_dim == 0) config.rope->rotary_dim = config.head_dim;
   return config;
 }
 
@@ -43,8 +42,10 @@ SoftmaxAttentionConfig checked(SoftmaxAttentionConfig config, const WeightLoader
 
 SoftmaxAttention::SoftmaxAttention(const SoftmaxAttentionConfig& config, const WeightLoader& loader,
                                    std::unique_ptr<KeySelector> selector)
-    : KeyValueLayer(layer_name_of(loader)), config_(checked(config, loader)), selector_(std::move(selector)) {
-  if (config_.rope) rope_ = rope_frequencies(*config_.rope, config_.head_dim);
+    : KeyValueLayer(layer_name_of(loader)),
+      config_(checked(config, loader)),
+      rotation_(config_.rope, config_.head_dim, loader.config()),
+      selector_(std::move(selector)) {
   const CacheConfig& cache = loader.config().cache;
   FullAttentionSpec spec;  // as this process runs it
   spec.block_size = cache.block_size;
@@ -76,22 +77,7 @@ KVCacheSpec SoftmaxAttention::get_kv_cache_spec(const EngineConfig& config) cons
 }
 
 void SoftmaxAttention::rotate(const ForwardBatch& batch, float* q, float* k) const {
-  if (!config_.rope) return;
-  RopeArgs args;
-  args.q = q;
-  args.q_stride = q_width();
-  args.num_q_heads = config_.num_heads;
-  args.k = k;
-  args.k_stride = kv_width();
-  args.num_k_heads = config_.num_kv_heads;
-  args.head_dim = config_.head_dim;
-  args.rotary_dim = config_.rope->rotary_dim;
-  args.interleaved = config_.rope->interleaved;
-  args.frequencies = rope_.frequencies.data();
-  args.attention_factor = rope_.attention_factor;
-  args.positions = batch.positions.data();
-  args.num_tokens = batch.num_tokens();
-  rope()(args, *batch.thread_pool, *batch.workspace);
+  rotation_.forward(batch, {q, q_width(), config_.num_heads}, {k, kv_width(), config_.num_kv_heads}, config_.head_dim);
 }
 
 void SoftmaxAttention::attend(const ForwardBatch& batch, const float* q, const float* k, const float* v, float* out,

@@ -16,6 +16,7 @@
 #include "kernels/rope/rope.h"
 #include "layers/key_selector.h"
 #include "layers/paged_kv_cache.h"
+#include "layers/rotation.h"
 #include "layers/weight_loader.h"
 
 namespace coluber {
@@ -66,7 +67,7 @@ class SoftmaxAttention : public KeyValueLayer {
 
  private:
   SoftmaxAttentionConfig config_;
-  RopeFrequencies rope_;
+  Rotation rotation_;
   std::unique_ptr<KeySelector> selector_;
   PagedKvCache cache_;
 };

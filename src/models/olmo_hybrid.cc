@@ -73,10 +73,7 @@ OlmoConfig read_config(const std::string& text, const std::string& path) {
   c.attention = read_attention_fields(fields, c.hidden_size, 0);
   c.attention.qk_norm_eps = c.rms_norm_eps;
   c.attention.qk_norm_whole = true;
-  // No rope at all, or one without a base: no positions.
-  const bool rotates = fields.has("rope_parameters") && fields.nested("rope_parameters").has("rope_theta");
-  if (rotates || fields.has("rope_theta"))
-    c.attention.rope = read_rope_parameters(fields, 10000.0, c.attention.head_dim);
+  if (!rope_theta_is_null(fields)) c.attention.rope = read_rope_parameters(fields, 10000.0, c.attention.head_dim);
   read_delta(fields, c);
   c.layer_types = read_delta_layer_types(fields, c.num_hidden_layers);
   const bool any = std::count(c.layer_types.begin(), c.layer_types.end(), "full_attention") > 0;

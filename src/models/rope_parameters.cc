@@ -14,19 +14,18 @@ void read_trained_length(ConfigFields& fields, ConfigFields& rope, int64_t longe
   fields.optional("original_max_position_embeddings", &length, length, at_least(0));
 }
 
-// A model that may run beyond what it was trained for turns by the long factors throughout: a key in the cache cannot
-// be turned anew when its sequence passes that length.
-void read_longrope(ConfigFields& rope, int64_t longest, RopeConfig& config) {
-  std::vector<double> short_factor, long_factor;
-  rope.required("short_factor", &short_factor, positive_finite())
-      .required("long_factor", &long_factor, positive_finite())
-      .check([&] { return short_factor.size() == long_factor.size(); },
-             "short_factor and long_factor must be of one length");
+// The factor of a kind that has one by itself: how far the model goes beyond what it was trained for.
+void read_factor_or_ratio(ConfigFields& rope, int64_t longest, RopeConfig& config) {
   const int64_t trained = config.original_max_position_embeddings;
-  config.divisors = longest > trained ? long_factor : short_factor;
   const double ratio = trained > 0 ? static_cast<double>(longest) / static_cast<double>(trained) : 1.0;
-  rope.optional("factor", &config.factor, ratio, positive_finite());
-  config.factor = std::max(config.factor, 1.0);
+  rope.optional("factor", &config.factor, std::max(ratio, 1.0), positive_finite());
+}
+
+// As in transformers the older spelling wins where both stand, unless it is empty.
+ConfigFields scaling_of(ConfigFields& fields) {
+  const Json* older = fields.find("rope_scaling");
+  const bool wins = older != nullptr && !(older->is_object() && older->as_object().empty());
+  return fields.nested(wins ? "rope_scaling" : "rope_parameters");
 }
 
 void read_scaling(ConfigFields& fields, ConfigFields& rope, RopeConfig& config) {
@@ -41,7 +40,12 @@ void read_scaling(ConfigFields& fields, ConfigFields& rope, RopeConfig& config) 
   fields.optional("max_position_embeddings", &longest, 0, at_least(0));
   read_trained_length(fields, rope, longest, config);
   if (config.type == RopeType::kLongRope) {
-    read_longrope(rope, longest, config);
+    rope.required("short_factor", &config.divisors, positive_finite())
+        .required("long_factor", &config.long_divisors, positive_finite());
+    read_factor_or_ratio(rope, longest, config);
+    config.factor = std::max(config.factor, 1.0);
+  } else if (config.type == RopeType::kYarn) {
+    read_factor_or_ratio(rope, longest, config);
   } else if (config.type == RopeType::kProportional) {
     rope.optional("factor", &config.factor, 1.0, positive_finite());
   } else {
@@ -59,13 +63,18 @@ void read_scaling(ConfigFields& fields, ConfigFields& rope, RopeConfig& config) 
 
 }  // namespace
 
+bool rope_theta_is_null(ConfigFields& fields) {
+  const ConfigFields scaling = scaling_of(fields);
+  return scaling.is_null("rope_theta") || (!scaling.has("rope_theta") && fields.is_null("rope_theta"));
+}
+
 RopeConfig read_rope_parameters(ConfigFields& fields, double default_theta, int64_t head_dim, double default_part) {
   RopeConfig config;
   double partial = default_part;
   fields.alias("rope_theta", {"theta"});
   fields.optional("rope_theta", &config.theta, default_theta, positive_finite())
       .optional("partial_rotary_factor", &partial, default_part, between(1e-6, 1.0));
-  ConfigFields scaling = fields.nested(fields.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  ConfigFields scaling = scaling_of(fields);
   scaling.optional("rope_theta", &config.theta, config.theta, positive_finite())
       .optional("partial_rotary_factor", &partial, partial, between(1e-6, 1.0));
   read_scaling(fields, scaling, config);

@@ -61,19 +61,59 @@ std::string longrope(const std::string& more) {
          more + "}}";
 }
 
-TEST(RopeParameters, LongRopeTurnsByTheFactorsOfTheLengthThatTheModelMayReach) {
-  EXPECT_EQ(read(longrope(R"("original_max_position_embeddings": 16)")).divisors,
-            (std::vector<double>{1, 2, 3, 4, 5, 6, 7, 8}));
-  EXPECT_EQ(read(longrope(R"("original_max_position_embeddings": 64)")).divisors, std::vector<double>(8, 1.0));
+TEST(RopeParameters, LongRopesFactorIsTheRatioOfTheLengthsWhereNoneIsNamed) {
   EXPECT_EQ(read(longrope(R"("original_max_position_embeddings": 16)")).factor, 4.0);
   EXPECT_EQ(read(longrope(R"("original_max_position_embeddings": 16, "factor": 2.5)")).factor, 2.5);
+  EXPECT_EQ(read(longrope(R"("original_max_position_embeddings": 128)")).factor, 1.0);
 }
 
-TEST(RopeParameters, LongRopeNeedsAFactorForEachPair) {
-  EXPECT_THROW(read(R"({"max_position_embeddings": 64, "rope_scaling": {"type": "longrope", "short_factor": [1, 1],
-      "long_factor": [1, 2], "original_max_position_embeddings": 16}})"),
-               Error);
-  EXPECT_THROW(read(R"({"max_position_embeddings": 64, "rope_scaling": {"type": "longrope"}})"), Error);
+TEST(RopeParameters, LongRopeNeedsAFactorForEachPairInBothLists) {
+  for (const char* lists : {R"("short_factor": [1, 1], "long_factor": [1, 2, 3, 4, 5, 6, 7, 8])",
+                            R"("short_factor": [1, 2, 3, 4, 5, 6, 7, 8], "long_factor": [])",
+                            R"("short_factor": [1, 2, 3, 4, 5, 6, 7, 8])"}) {
+    EXPECT_THROW(read(std::string(R"({"max_position_embeddings": 64, "rope_scaling": {"type": "longrope", )") + lists +
+                      R"(, "original_max_position_embeddings": 16}})"),
+                 Error)
+        << lists;
+  }
+}
+
+// tests/data/rope: every kind, in both spellings, with the frequencies that transformers computes.
+TEST(RopeParameters, GiveTheFrequenciesOfTransformers) {
+  const Json all = read_json_file(std::string(COLUBER_SOURCE_DIR) + "/tests/data/rope/rope.json");
+  const int64_t head_dim = all.at("head_dim").as_int();
+  auto expect_near = [](const std::vector<double>& got, const Json* want) {
+    const Json::Array& values = want->as_array();
+    ASSERT_EQ(got.size(), values.size());
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], values[i].as_double(), 1e-7 * got[i] + 1e-12) << i;
+  };
+  for (const Json& entry : all.at("table").as_array()) {
+    const std::string config = entry.at("config").dump();
+    SCOPED_TRACE(config);
+    const RopeConfig rope = read(config);
+    const RopeFrequencies turns = rope_frequencies(rope, head_dim);
+    expect_near(turns.frequencies, entry.find("frequencies"));
+    EXPECT_NEAR(turns.attention_factor, entry.at("attention_factor").as_double(), 1e-9);
+    const Json* long_turns = entry.find("long_frequencies");
+    ASSERT_EQ(long_turns != nullptr, !turns.long_frequencies.empty());
+    if (long_turns == nullptr) continue;
+    expect_near(turns.long_frequencies, long_turns);
+    EXPECT_EQ(rope.original_max_position_embeddings, entry.at("long_beyond").as_int());
+  }
+  EXPECT_GE(all.at("table").as_array().size(), 20u);
+}
+
+TEST(RopeParameters, ABaseOfNullIsSeenWhereItCounts) {
+  auto is_null = [](const std::string& config) {
+    const Json json = parse_config(config, "config.json");
+    ConfigFields fields(json, "config.json");
+    return rope_theta_is_null(fields);
+  };
+  EXPECT_TRUE(is_null(R"({"rope_parameters": {"rope_theta": null, "rope_type": "default"}})"));
+  EXPECT_TRUE(is_null(R"({"rope_theta": null, "rope_scaling": null})"));
+  EXPECT_FALSE(is_null(R"({"rope_parameters": null})"));
+  EXPECT_FALSE(is_null(R"({"rope_theta": null, "rope_parameters": {"rope_theta": 10000.0}})"));
+  EXPECT_FALSE(is_null("{}"));
 }
 
 TEST(RopeParameters, ProportionalKeepsTheWholeHeadsFrequenciesForThePartThatTurns) {

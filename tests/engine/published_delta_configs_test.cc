@@ -126,8 +126,20 @@ TEST_F(PublishedDelta, OlmoFillsInHeadsAndTurnsNothingWithoutABase) {
     remove_keys(copy, {"linear_num_key_heads", "linear_num_value_heads", "linear_conv_kernel_dim",
                        "linear_allow_neg_eigval", "rms_norm_eps", "attention_bias", "hidden_act"});
   });
+  // As in transformers 5: without any word the base is 10000, which is the checkpoint's; with null there are no turns.
+  expect_same("olmo_hybrid", [](ModelCopy& copy) { copy.config().set("rope_parameters", nullptr); });
   const auto turned = as_stored("olmo_hybrid");
-  EXPECT_NE(respelt("olmo_hybrid", [](ModelCopy& copy) { copy.config().set("rope_parameters", nullptr); }), turned);
+  EXPECT_NE(respelt("olmo_hybrid",
+                    [](ModelCopy& copy) {
+                      copy.remove_key("rope_parameters");
+                      copy.config().set("rope_theta", nullptr);
+                    }),
+            turned);
+  EXPECT_NE(respelt("olmo_hybrid",
+                    [](ModelCopy& copy) {
+                      copy.config().set("rope_parameters", Json(Json::Object{{"rope_theta", nullptr}}));
+                    }),
+            turned);
   EXPECT_NE(respelt("olmo_hybrid", [](ModelCopy& copy) { copy.config().set("linear_allow_neg_eigval", false); }),
             turned);
 }

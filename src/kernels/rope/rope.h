@@ -45,15 +45,17 @@ struct RopeConfig {
   // yarn; unset: m(mscale) / m(mscale_all_dim) where both are set, else m(1), with m(s) = 0.1 s ln(factor) + 1.
   // longrope; unset: sqrt(1 + ln(factor) / ln(original_max_position_embeddings)).
   std::optional<double> attention_factor = std::nullopt;
-  double mscale = 0.0;                // yarn; 0: unset
-  double mscale_all_dim = 0.0;        // yarn; 0: unset
-  bool truncate = true;               // yarn: the ramp starts and ends at whole dimensions
-  std::vector<double> divisors = {};  // longrope: [rotary_dim / 2], of each frequency
-  double proportion = 1.0;            // proportional: the part of the pairs that turns, the fastest ones
+  double mscale = 0.0;                     // yarn; 0: unset
+  double mscale_all_dim = 0.0;             // yarn; 0: unset
+  bool truncate = true;                    // yarn: the ramp starts and ends at whole dimensions
+  std::vector<double> divisors = {};       // longrope: [rotary_dim / 2], of each frequency
+  std::vector<double> long_divisors = {};  // likewise, in sequences beyond original_max_position_embeddings
+  double proportion = 1.0;                 // proportional: the part of the pairs that turns, the fastest ones
 };
 
 struct RopeFrequencies {
-  std::vector<double> frequencies;  // [rotary_dim / 2], radians a token
+  std::vector<double> frequencies;       // [rotary_dim / 2], radians a token
+  std::vector<double> long_frequencies;  // longrope: likewise, in long sequences; else empty
   double attention_factor = 1.0;
 };
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "kernels/rope/rope.h"
@@ -42,11 +43,13 @@ std::string problems_of(const RopeConfig& config, int64_t head_dim) {
     expect(config.original_max_position_embeddings > 1,
            fmt::format("original_max_position_embeddings: expected a number above 1, found {}",
                        config.original_max_position_embeddings));
-    expect(
-        static_cast<int64_t>(config.divisors.size()) == config.rotary_dim / 2 &&
-            std::all_of(config.divisors.begin(), config.divisors.end(), finite_positive),
-        fmt::format("short_factor and long_factor: expected a positive number for each of {} pairs, found {} numbers",
-                    config.rotary_dim / 2, config.divisors.size()));
+    for (const auto& [name, divisors] :
+         {std::pair("short_factor", &config.divisors), std::pair("long_factor", &config.long_divisors)}) {
+      expect(static_cast<int64_t>(divisors->size()) == config.rotary_dim / 2 &&
+                 std::all_of(divisors->begin(), divisors->end(), finite_positive),
+             fmt::format("{}: expected a positive number for each of {} pairs, found {} numbers", name,
+                         config.rotary_dim / 2, divisors->size()));
+    }
     expect(!config.attention_factor || finite_positive(*config.attention_factor),
            "attention_factor: expected a positive number");
   } else {
@@ -111,9 +114,13 @@ double yarn_attention_factor(const RopeConfig& config) {
   return magnitude(1.0);
 }
 
-// Ding et al., LongRoPE, 2024: a divisor searched for each pair.
+// Ding et al., LongRoPE, 2024: a divisor searched for each pair, one for short sequences and one for long ones.
 void scale_longrope(const RopeConfig& config, RopeFrequencies& result) {
-  for (size_t i = 0; i < result.frequencies.size(); ++i) result.frequencies[i] /= config.divisors[i];
+  result.long_frequencies = result.frequencies;
+  for (size_t i = 0; i < result.frequencies.size(); ++i) {
+    result.frequencies[i] /= config.divisors[i];
+    result.long_frequencies[i] /= config.long_divisors[i];
+  }
   const double original = static_cast<double>(config.original_max_position_embeddings);
   result.attention_factor =
       config.attention_factor.value_or(std::sqrt(1.0 + std::log(config.factor) / std::log(original)));
