@@ -151,7 +151,10 @@ std::unique_ptr<DecoderBlock> make_block(const QwenConfig& c, const BlockContext
   if (c.is_attention(context.index)) {
     block->add("full_attention", std::make_unique<Attention>(c.attention, loader.scoped("self_attn")));
   } else {
-    block->add("gdn", std::make_unique<GatedDeltaNet>(c.delta, loader.scoped("linear_attn")));
+    GatedDeltaNetConfig delta = c.delta;
+    // GGUF has all of the family's projections in one order, whatever the checkpoint had.
+    if (loader.has("linear_attn.in_proj_qkv.weight")) delta.projections = DeltaProjections::kTogether;
+    block->add("gdn", std::make_unique<GatedDeltaNet>(delta, loader.scoped("linear_attn")));
   }
   block->begin_half(RmsNorm(loader, "post_attention_layernorm", c.hidden_size, c.rms_norm_eps, 1));
   const WeightLoader mlp_loader = loader.scoped("mlp");
