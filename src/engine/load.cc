@@ -251,6 +251,7 @@ std::unique_ptr<EngineConfig> make_engine_config(const EngineOptions& options) {
   config->scheduler.max_num_batched_tokens = options.max_num_batched_tokens;
   config->scheduler.max_num_seqs = std::min(options.max_num_seqs, options.max_num_batched_tokens);
   config->allow_bf16_products = options.dtype == "auto";
+  config->deterministic = options.deterministic;
   return config;
 }
 
@@ -258,7 +259,6 @@ LoadedModel load_model(const EngineOptions& options) {
   refuse_what_cannot_run(options);
   const ModelFolder folder = resolve_model(options.model);
   LoadedModel loaded = open_folder(options, folder);
-  config->deterministic = options.deterministic;
   loaded.generation = read_generation_config(folder.generation_config_path);
   loaded.tokenizer = find_tokenizer(folder);
   load_template(folder, loaded);
