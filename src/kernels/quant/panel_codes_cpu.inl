@@ -2,10 +2,12 @@
 // Expands panels of blocks, type by type. A code expands kPart successive k of one group, `lane` the first of kLanes of
 // its rows. Whole numbers take one way: four bytes of a row's codes become four signed bytes by a few operations for
 // all four, each is moved to the top of its word by one shuffle or mask, converted, and multiplied by a scale that
-// brings 2^-24 with it (a power of two: exact).
+// brings 2^-24 with it (a power of two: exact). Nibbles may come from a table of floats instead.
 #include "kernels/simd/vec_codes.inl"
 
 inline constexpr float kTop = 0x1p-24f;
+inline constexpr int8_t kAsIs[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+inline constexpr int8_t kLess8[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
 
 // The unit at byte `offset` of the rows' blocks.
 COLUBER_INLINE VecCodes words_at(const std::byte* group, int64_t offset, int64_t lane) {
@@ -55,71 +57,73 @@ struct CodeQ8_0 {
   }
 };
 
+// The same of nibbles, the low or the high ones of the four bytes, by a table.
+template <bool kHigh, typename ToWeight>
+COLUBER_INLINE void put_four_nibbles(VecCodes codes, const VecNibbles& table, const ToWeight& weight, float* out,
+                                     int64_t step) {
+  const FourNibbles four = nibbles_of<kHigh>(table, codes);
+  store(out, weight(nibble<0, kHigh>(four)));
+  store(out + step, weight(nibble<1, kHigh>(four)));
+  store(out + 2 * step, weight(nibble<2, kHigh>(four)));
+  store(out + 3 * step, weight(nibble<3, kHigh>(four)));
+}
+
 // Blocks of 32 whose sixteen bytes at `offset` hold the first half in low nibbles, the other in high ones.
-template <typename ToSigned, typename ToWeight>
-COLUBER_INLINE void put_halves(const std::byte* group, int64_t offset, int64_t lane, const ToSigned& to_signed,
+template <typename ToWeight>
+COLUBER_INLINE void put_halves(const std::byte* group, int64_t offset, int64_t lane, const int8_t* values,
                                const ToWeight& weight, float* out, int64_t width) {
+  const VecNibbles table = load_nibbles(values);
   for (int64_t u = 0; u < 4; ++u) {
     const VecCodes x = words_at(group, offset + 4 * u, lane);
-    put_four(to_signed(low_nibbles(x), u), weight, out + 4 * u * width, width);
-    put_four(to_signed(high_nibbles(x), u + 4), weight, out + (16 + 4 * u) * width, width);
+    put_four_nibbles<false>(x, table, weight, out + 4 * u * width, width);
+    put_four_nibbles<true>(x, table, weight, out + (16 + 4 * u) * width, width);
   }
 }
-struct AsIs {
-  COLUBER_INLINE VecCodes operator()(VecCodes x, int64_t) const { return x; }
-};
-struct Less {
-  uint8_t by;
-  COLUBER_INLINE VecCodes operator()(VecCodes x, int64_t) const { return sub_bytes(x, bytes_of(by)); }
-};
-struct LookUp {
-  VecCodes table;
-  COLUBER_INLINE explicit LookUp(const int8_t* values) : table(load_byte_table(values)) {}
-  COLUBER_INLINE VecCodes operator()(VecCodes x, int64_t) const { return look_up_bytes(table, x); }
-};
-// A fifth bit from a word that has bit i for element i.
-struct WithFifth {
-  VecCodes high;
-  uint8_t less;
-  COLUBER_INLINE WithFifth(VecCodes bits, uint8_t minus) : high(bits), less(minus) {}
-  COLUBER_INLINE VecCodes operator()(VecCodes x, int64_t unit) const {
-    const VecCodes four = (high >> static_cast<int>(4 * unit)) & set1_codes(0xf);
+// The same with a fifth bit from a word that has bit i for element i.
+template <typename ToWeight>
+COLUBER_INLINE void put_fives(const std::byte* group, int64_t offset, int64_t lane, uint8_t less,
+                              const ToWeight& weight, float* out, int64_t width) {
+  const VecCodes fifths = words_at(group, offset, lane);
+  for (int64_t u = 0; u < 8; ++u) {
+    const VecCodes four = (fifths >> static_cast<int>(4 * u)) & set1_codes(0xf);
     // The product moves bit i to byte i.
-    const VecCodes spread = four * set1_codes(0x00204081) & set1_codes(0x01010101);
-    return sub_bytes(x | shift_left<4>(spread), bytes_of(less));
+    const VecCodes high = shift_left<4>(four * set1_codes(0x00204081) & set1_codes(0x01010101));
+    const VecCodes x = words_at(group, offset + 4 + 4 * (u % 4), lane);
+    const VecCodes low = u < 4 ? low_nibbles(x) : high_nibbles(x);
+    put_four(sub_bytes(low | high, bytes_of(less)), weight, out + 4 * u * width, width);
   }
-};
+}
 
 struct CodeQ4_0 {
   static constexpr int64_t kPart = 32;
   static COLUBER_INLINE void expand(const std::byte* group, int64_t, int64_t lane, float* out, int64_t width) {
-    put_halves(group, 2, lane, Less{8}, Times(halves_at(group, 0, lane)), out, width);
+    put_halves(group, 2, lane, kLess8, Times(halves_at(group, 0, lane)), out, width);
   }
 };
 struct CodeQ4_1 {
   static constexpr int64_t kPart = 32;
   static COLUBER_INLINE void expand(const std::byte* group, int64_t, int64_t lane, float* out, int64_t width) {
     const TimesPlus weight(halves_at(group, 0, lane), halves_at(group, 2, lane));
-    put_halves(group, 4, lane, AsIs{}, weight, out, width);
+    put_halves(group, 4, lane, kAsIs, weight, out, width);
   }
 };
 struct CodeQ5_0 {
   static constexpr int64_t kPart = 32;
   static COLUBER_INLINE void expand(const std::byte* group, int64_t, int64_t lane, float* out, int64_t width) {
-    put_halves(group, 6, lane, WithFifth(words_at(group, 2, lane), 16), Times(halves_at(group, 0, lane)), out, width);
+    put_fives(group, 2, lane, 16, Times(halves_at(group, 0, lane)), out, width);
   }
 };
 struct CodeQ5_1 {
   static constexpr int64_t kPart = 32;
   static COLUBER_INLINE void expand(const std::byte* group, int64_t, int64_t lane, float* out, int64_t width) {
     const TimesPlus weight(halves_at(group, 0, lane), halves_at(group, 2, lane));
-    put_halves(group, 8, lane, WithFifth(words_at(group, 4, lane), 0), weight, out, width);
+    put_fives(group, 4, lane, 0, weight, out, width);
   }
 };
 struct CodeIq4Nl {
   static constexpr int64_t kPart = 32;
   static COLUBER_INLINE void expand(const std::byte* group, int64_t, int64_t lane, float* out, int64_t width) {
-    put_halves(group, 2, lane, LookUp(kIq4Values), Times(halves_at(group, 0, lane)), out, width);
+    put_halves(group, 2, lane, kIq4Values, Times(halves_at(group, 0, lane)), out, width);
   }
 };
 struct CodeMxfp4 {
@@ -128,7 +132,7 @@ struct CodeMxfp4 {
     // 2^(e - 128), as its table is doubled; smaller ones than the least regular belong to zeros.
     const VecCodes exponent = max_codes(load_unsigned_bytes(group + lane), set1_codes(kLeastMxfp4Exponent));
     const Vec scale = float_of_bits(shift_left<23>(exponent - set1_codes(1)));
-    put_halves(group, 1, lane, LookUp(kE2M1Doubled), Times(scale), out, width);
+    put_halves(group, 1, lane, kE2M1Doubled, Times(scale), out, width);
   }
 };
 
@@ -143,8 +147,11 @@ struct KScales {
   COLUBER_INLINE KScales(const std::byte* group, int64_t j, int64_t lane) {
     const VecCodes low = words_at(group, 4, lane), minima = words_at(group, 8, lane), tops = words_at(group, 12, lane);
     const int shift = static_cast<int>(8 * (j % 4));
-    VecCodes s = (low >> shift) & set1_codes(0x3f), m = (minima >> shift) & set1_codes(0x3f);
-    if (j >= 4) {
+    VecCodes s, m;
+    if (j < 4) {
+      s = (low >> shift) & set1_codes(0x3f);
+      m = (minima >> shift) & set1_codes(0x3f);
+    } else {
       s = ((tops >> shift) & set1_codes(0xf)) | ((low >> (shift + 2)) & set1_codes(0x30));
       m = ((tops >> (shift + 4)) & set1_codes(0xf)) | ((minima >> (shift + 2)) & set1_codes(0x30));
     }
@@ -157,10 +164,14 @@ struct CodeQ4K {
   static COLUBER_INLINE void expand(const std::byte* group, int64_t part, int64_t lane, float* out, int64_t width) {
     const KScales scales(group, part, lane);
     const TimesPlus weight(scales.scale, scales.minus_minimum);
-    const int shift = static_cast<int>(4 * (part % 2));
+    const VecNibbles table = load_nibbles(kAsIs);
     for (int64_t u = 0; u < 8; ++u) {
       const VecCodes x = words_at(group, 16 + 32 * (part / 2) + 4 * u, lane);
-      put_four(low_nibbles(x >> shift), weight, out + 4 * u * width, width);
+      if (part % 2 == 0) {
+        put_four_nibbles<false>(x, table, weight, out + 4 * u * width, width);
+      } else {
+        put_four_nibbles<true>(x, table, weight, out + 4 * u * width, width);
+      }
     }
   }
 };
@@ -179,18 +190,37 @@ struct CodeQ5K {
 };
 struct CodeQ6K {
   static constexpr int64_t kPart = 32;
-  static COLUBER_INLINE void expand(const std::byte* group, int64_t part, int64_t lane, float* out, int64_t width) {
+  template <int kQuarter>
+  static COLUBER_INLINE void put(const std::byte* group, int64_t half, int64_t unit, int64_t lane, const Times& weight,
+                                 float* out, int64_t width) {
+    const VecCodes x = words_at(group, 64 * half + 32 * (kQuarter % 2) + 4 * unit, lane);
+    const VecCodes tops = words_at(group, 128 + 32 * half + 4 * unit, lane);
+    const VecCodes low = kQuarter < 2 ? low_nibbles(x) : high_nibbles(x);
+    // Its two bits, from 2 * kQuarter of a byte, to the fifth and sixth.
+    const VecCodes high = kQuarter < 2 ? shift_left < kQuarter<2 ? 4 - 2 * kQuarter : 0>(tops)
+                                       : shift_right < kQuarter<2 ? 0 : 2 * kQuarter - 4>(tops);
+    put_four(sub_bytes(low | (high & bytes_of(0x30)), bytes_of(32)), weight, out + 4 * unit * width, width);
+  }
+  template <int kQuarter>
+  static COLUBER_INLINE void put_part(const std::byte* group, int64_t part, int64_t lane, float* out, int64_t width) {
     const Vec d = halves_at(group, 208, lane);
     const VecCodes scales = words_at(group, 192 + 4 * (part / 2), lane);
-    const int64_t half = part / 4, quarter = part % 4;
-    const int low_shift = static_cast<int>(4 * (quarter / 2)), high_shift = static_cast<int>(2 * quarter);
     for (int64_t sixteen = 0; sixteen < 2; ++sixteen) {
-      const Times weight(d * signed_byte(scales, 2 * (part % 2) + sixteen));
-      for (int64_t u = 4 * sixteen; u < 4 * sixteen + 4; ++u) {
-        const VecCodes low = low_nibbles(words_at(group, 64 * half + 32 * (quarter % 2) + 4 * u, lane) >> low_shift);
-        const VecCodes high = (words_at(group, 128 + 32 * half + 4 * u, lane) >> high_shift) & bytes_of(3);
-        put_four(sub_bytes(low | shift_left<4>(high), bytes_of(32)), weight, out + 4 * u * width, width);
-      }
+      const Times weight(d * signed_byte(scales, 2 * (kQuarter % 2) + sixteen));
+      for (int64_t u = 4 * sixteen; u < 4 * sixteen + 4; ++u)
+        put<kQuarter>(group, part / 4, u, lane, weight, out, width);
+    }
+  }
+  static COLUBER_INLINE void expand(const std::byte* group, int64_t part, int64_t lane, float* out, int64_t width) {
+    switch (part % 4) {
+      case 0:
+        return put_part<0>(group, part, lane, out, width);
+      case 1:
+        return put_part<1>(group, part, lane, out, width);
+      case 2:
+        return put_part<2>(group, part, lane, out, width);
+      default:
+        return put_part<3>(group, part, lane, out, width);
     }
   }
 };
@@ -249,7 +279,7 @@ struct CodeIq4Xs {
     const VecCodes scale = ((low >> static_cast<int>(4 * part)) & set1_codes(0xf)) |
                            shift_left<4>((high >> static_cast<int>(2 * part)) & set1_codes(3));
     const Times weight(halves_at(group, 0, lane) * to_float(scale - set1_codes(32)));
-    put_halves(group, 8 + 16 * part, lane, LookUp(kIq4Values), weight, out, width);
+    put_halves(group, 8 + 16 * part, lane, kIq4Values, weight, out, width);
   }
 };
 
@@ -275,38 +305,39 @@ struct CodeUInt8 {
   }
 };
 // Nibbles in the order of k, the low one of a byte first.
-template <typename ToSigned, typename ToWeight>
-COLUBER_INLINE void put_successive(const std::byte* group, int64_t offset, int64_t lane, const ToSigned& to_signed,
+template <typename ToWeight>
+COLUBER_INLINE void put_successive(const std::byte* group, int64_t offset, int64_t lane, const int8_t* values,
                                    const ToWeight& weight, float* out, int64_t width) {
+  const VecNibbles table = load_nibbles(values);
   for (int64_t u = 0; u < 2; ++u) {
     const VecCodes x = words_at(group, offset + 4 * u, lane);
-    put_four(to_signed(low_nibbles(x), u), weight, out + 8 * u * width, 2 * width);
-    put_four(to_signed(high_nibbles(x), u), weight, out + (8 * u + 1) * width, 2 * width);
+    put_four_nibbles<false>(x, table, weight, out + 8 * u * width, 2 * width);
+    put_four_nibbles<true>(x, table, weight, out + (8 * u + 1) * width, 2 * width);
   }
 }
 struct CodeInt4 {
   static constexpr int64_t kPart = 16;
   static COLUBER_INLINE void expand(const std::byte* group, int64_t part, int64_t lane, float* out, int64_t width) {
-    put_successive(group, 4 + 8 * part, lane, Less{8}, Times(floats_at(group, 0, lane)), out, width);
+    put_successive(group, 4 + 8 * part, lane, kLess8, Times(floats_at(group, 0, lane)), out, width);
   }
-};
-struct LessEach {
-  VecCodes bytes;
-  COLUBER_INLINE explicit LessEach(VecCodes each) : bytes(each) {}
-  COLUBER_INLINE VecCodes operator()(VecCodes x, int64_t) const { return sub_bytes(x, bytes); }
 };
 struct CodeUInt4 {
   static constexpr int64_t kPart = 16;
   static COLUBER_INLINE void expand(const std::byte* group, int64_t part, int64_t lane, float* out, int64_t width) {
+    const Times weight(floats_at(group, 0, lane));
     const VecCodes zero_point = load_unsigned_bytes(group + PanelForm::kRows * 4 + lane) * set1_codes(0x01010101);
-    put_successive(group, 5 + 8 * part, lane, LessEach(zero_point), Times(floats_at(group, 0, lane)), out, width);
+    for (int64_t u = 0; u < 2; ++u) {
+      const VecCodes x = words_at(group, 5 + 8 * part + 4 * u, lane);
+      put_four(sub_bytes(low_nibbles(x), zero_point), weight, out + 8 * u * width, 2 * width);
+      put_four(sub_bytes(high_nibbles(x), zero_point), weight, out + (8 * u + 1) * width, 2 * width);
+    }
   }
 };
 struct CodeE2M1 {
   static constexpr int64_t kPart = 16;
   static COLUBER_INLINE void expand(const std::byte* group, int64_t part, int64_t lane, float* out, int64_t width) {
     const Times weight(floats_at(group, 0, lane) * set1(0.5f));  // its table is doubled
-    put_successive(group, 4 + 8 * part, lane, LookUp(kE2M1Doubled), weight, out, width);
+    put_successive(group, 4 + 8 * part, lane, kE2M1Doubled, weight, out, width);
   }
 };
 // Any sixteen values.
