@@ -2,21 +2,18 @@
 #include "formats/gguf.h"
 
 #include <algorithm>
-#include <cmath>
+#include <charconv>
 
-#include "base/dtype.h"
 #include "base/error.h"
 
 namespace coluber {
 namespace {
 
-Shape transformed(const GgufTensor& tensor, GgufTransform transform) {
-  const Shape& s = tensor.shape;
-  if (transform == GgufTransform::kConv && s.rank() == 2) return Shape{s[0], 1, s[1]};
-  if (transform == GgufTransform::kFlat) return Shape{s.count()};
-  // [H, 1] of Mamba-2's A is a vector; [D, N] of Mamba's stays.
-  if (transform == GgufTransform::kLogOfMinus && s.rank() == 2 && s[1] == 1) return Shape{s[0]};
-  return s;
+// "12" of "12.attn_q.weight"; -1 where there is no number.
+int64_t layer_number(std::string_view text) {
+  int64_t number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? number : -1;
 }
 
 }  // namespace
@@ -32,79 +29,125 @@ bool is_first_gguf_file(std::string_view name) noexcept {
   return !is_split || tail.substr(0, 6) == kFirst.substr(0, 6);
 }
 
-GgufWeights::GgufWeights(const std::string& path) : file_(path), architecture_(&gguf_architecture(file_)) {
-  for (const GgufTensor& tensor : file_.tensors()) add(tensor);
+GgufWeights::GgufWeights(const std::string& path)
+    : file_(path), architecture_(&gguf_architecture(file_)), sizes_(gguf_sizes(file_)) {
+  Sources sources;
+  for (const GgufTensor& tensor : file_.tensors()) add(tensor, sources);
+  for (auto& [name, parts] : sources) {
+    // As the rules stand, whatever the order in the file.
+    std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.rule < b.rule; });
+    check_sources(name, parts);
+    plans_.emplace(name, GgufTensorPlan(std::move(parts), sizes_, file_.path()));
+  }
 }
 
 // A tensor that no rule names keeps its name, so that `inspect` tells of it.
-void GgufWeights::add(const GgufTensor& tensor) {
-  std::string name = tensor.name;
-  GgufTransform transform = GgufTransform::kNone;
-  std::string_view rest = tensor.name, prefix;
-  const bool in_layer = rest.starts_with("blk.");
-  if (in_layer) {
-    const size_t dot = rest.find('.', 4);
-    if (dot != std::string_view::npos) {
-      prefix = rest.substr(4, dot + 1 - 4);
-      rest = rest.substr(dot + 1);
-    }
+void GgufWeights::add(const GgufTensor& tensor, Sources& sources) const {
+  constexpr std::string_view kLayer = "blk.", kScale = ".scale";
+  const std::string_view name = tensor.name;
+  if (name.ends_with(kScale))
+    throw make_error(ErrorCode::kUnsupported,
+                     "{}: tensor '{}' is a scale of another tensor (NVFP4), which is not read; quantise the model to "
+                     "another type",
+                     file_.path(), tensor.name);
+  const size_t dot = name.starts_with(kLayer) ? name.find('.', kLayer.size()) : std::string_view::npos;
+  if (dot == std::string_view::npos) {
+    add_by_rules(tensor, name, {}, sources);
+    return;
   }
-  const auto& rules = in_layer ? architecture_->layer : architecture_->whole;
-  const auto rule = std::find_if(rules.begin(), rules.end(), [&](const auto& r) { return r.stored == rest; });
-  if (rule != rules.end()) {
-    transform = rule->transform;
-    name = in_layer ? std::string(architecture_->layer_prefix) + std::string(prefix) : std::string();
-    name += rule->name;
+  const std::string_view layer = name.substr(kLayer.size(), dot - kLayer.size());
+  if (layer_number(layer) >= sizes_.num_layers) {
+    sources["mtp.layers." + std::string(name.substr(kLayer.size()))].push_back({&tensor});
+  } else {
+    add_by_rules(tensor, name.substr(dot + 1), layer, sources);
   }
-  const Entry entry{&tensor, transform, transformed(tensor, transform)};
-  if (!entries_.emplace(name, entry).second)
-    throw make_error(ErrorCode::kInvalidData, "{}: two tensors stand for '{}', the second is '{}'", file_.path(), name,
-                     tensor.name);
 }
 
-const GgufWeights::Entry& GgufWeights::entry_of(std::string_view name) const {
-  const auto found = entries_.find(name);
-  if (found == entries_.end())
+// `layer`: its number, or empty.
+void GgufWeights::add_by_rules(const GgufTensor& tensor, std::string_view stored, std::string_view layer,
+                               Sources& sources) const {
+  const auto& rules = layer.empty() ? architecture_->whole : architecture_->layer;
+  const int64_t number = layer.empty() ? 0 : layer_number(layer);
+  bool known = false;
+  for (const GgufTensorRule& rule : rules) {
+    if (rule.stored != stored) continue;
+    known = true;
+    if (!rule.beside.empty() && file_.find(fmt::format("blk.{}.{}", layer, rule.beside)) == nullptr) continue;
+    if (rule.name.empty() || (rule.not_in_first_layer && number == 0)) continue;
+    const std::string prefix = layer.empty() ? "" : fmt::format("{}{}.", architecture_->layer_prefix, layer);
+    const int64_t experts = count_of_experts(tensor, rule, file_.path());
+    for (int64_t expert = 0; expert < experts; ++expert) {
+      std::string name = prefix + std::string(rule.name);
+      if (const size_t place = name.find("{}"); place != std::string::npos)
+        name.replace(place, 2, std::to_string(expert));
+      sources[std::move(name)].push_back({&tensor, &rule, number, expert});
+    }
+  }
+  if (!known) sources[tensor.name].push_back({&tensor});
+}
+
+// Only parts of one tensor may go by one name, each part once.
+void GgufWeights::check_sources(const std::string& name, const std::vector<GgufSource>& sources) const {
+  for (size_t i = 1; i < sources.size(); ++i) {
+    const GgufTensorRule *rule = sources[i].rule, *before = sources[i - 1].rule;
+    const bool joins = rule != nullptr && (rule->rows == GgufRows::kAppended || rule->rows == GgufRows::kLatentValues);
+    if (joins && before != rule) continue;
+    throw make_error(ErrorCode::kInvalidData, "{}: two tensors stand for '{}', the second is '{}'", file_.path(), name,
+                     sources[i].tensor->name);
+  }
+}
+
+const GgufTensorPlan& GgufWeights::plan_of(std::string_view name) const {
+  const auto found = plans_.find(name);
+  if (found == plans_.end())
     throw make_error(ErrorCode::kNotFound, "{}: there is no tensor for '{}' among its {}", file_.path(),
-                     std::string(name), entries_.size());
-  if (!found->second.tensor->dtype)
+                     std::string(name), plans_.size());
+  if (const GgufTensor* unread = found->second.unread())
     throw make_error(ErrorCode::kUnsupported,
                      "{}: tensor '{}' has the ggml type {}, which is not read; quantise the model to another type",
-                     file_.path(), found->second.tensor->name, found->second.tensor->ggml_type);
+                     file_.path(), unread->name, unread->ggml_type);
   return found->second;
 }
 
 TensorView GgufWeights::peek(std::string_view name) const {
-  const Entry& entry = entry_of(name);
-  const bool computed = entry.transform == GgufTransform::kLogOfMinus;
-  return TensorView::contiguous(file_.data_of(*entry.tensor), computed ? DType::kFloat32 : *entry.tensor->dtype,
-                                entry.shape);
+  const GgufTensorPlan& plan = plan_of(name);
+  return TensorView::contiguous(file_.data_of(plan.first()) + plan.offset().value_or(0), plan.dtype(), plan.shape());
 }
 
 TensorView GgufWeights::get(std::string_view name) const {
-  const Entry& entry = entry_of(name);
-  if (entry.transform != GgufTransform::kLogOfMinus) return peek(name);
+  const GgufTensorPlan& plan = plan_of(name);
+  if (plan.offset()) return peek(name);
   const std::lock_guard lock(mutex_);
-  std::vector<float>& values = computed_[std::string(name)];
-  if (values.empty()) {
-    values.resize(static_cast<size_t>(entry.shape.count()));
-    convert_to_float(file_.data_of(*entry.tensor), *entry.tensor->dtype, entry.shape.count(), values.data());
-    for (float& value : values) value = std::log(-value);
+  Assembled& assembled = assembled_[std::string(name)];
+  if (assembled.data == nullptr) {
+    assembled.data.reset(new std::byte[static_cast<size_t>(std::max<int64_t>(plan.size_bytes(), 1))]);
+    plan.assemble(file_, assembled.data.get());
   }
-  return TensorView::contiguous(values.data(), DType::kFloat32, entry.shape);
+  ++assembled.takers;
+  return TensorView::contiguous(assembled.data.get(), plan.dtype(), plan.shape());
 }
 
 std::vector<std::string> GgufWeights::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, entry] : entries_) {
-    if (entry.tensor->dtype) names.push_back(name);
+  for (const auto& [name, plan] : plans_) {
+    if (plan.unread() == nullptr) names.push_back(name);
   }
   return names;
 }
 
+// Who took a tensor and keeps its view does not release it.
 void GgufWeights::release(const TensorView& view) const noexcept {
-  if (view.dtype == DType::kFloat32 || view.shape.count() == 0) return;  // small, or a computed one
-  file_.release({view.data, static_cast<size_t>(view.size_bytes())});
+  const auto bytes = static_cast<size_t>(view.size_bytes());
+  if (bytes == 0) return;
+  const std::lock_guard lock(mutex_);
+  for (auto item = assembled_.begin(); item != assembled_.end(); ++item) {
+    const std::byte* data = item->second.data.get();
+    const auto size = static_cast<size_t>(plans_.find(item->first)->second.size_bytes());
+    if (view.data < data || view.data >= data + size) continue;
+    if (bytes == size && --item->second.takers == 0) assembled_.erase(item);
+    return;
+  }
+  file_.release({view.data, bytes});
 }
 
 }  // namespace coluber

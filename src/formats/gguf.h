@@ -2,9 +2,11 @@
 //
 // A GGUF model as Hugging Face would have published it: a config.json made from its metadata, and its tensors under
 // Hugging Face's names with the converter's transforms undone. Quantised tensors stay as they are (their dtype is a
-// block type). Architectures are rows of a table in gguf_architectures.cc. Thread-safe once opened.
+// block type). Architectures are rows of the tables in gguf_rules.h. Tensors that cannot be used where they lie are put
+// together when asked for, and given back once every taker has released them. Thread-safe once opened.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,32 +16,10 @@
 
 #include "coluber/model.h"
 #include "formats/gguf_file.h"
+#include "formats/gguf_rules.h"
+#include "formats/gguf_tensor.h"
 
 namespace coluber {
-
-// How a stored tensor becomes the one that layers ask for.
-enum class GgufTransform {
-  kNone,
-  kConv,       // [C, W] to [C, 1, W]
-  kFlat,       // to one dimension
-  kLogOfMinus  // log(-x): A_log of a stored A = -exp(A_log), in float32
-};
-
-struct GgufTensorRule {
-  std::string_view stored;  // behind "blk.N.", or a whole name
-  std::string_view name;    // behind the layer's prefix, or a whole name
-  GgufTransform transform = GgufTransform::kNone;
-};
-
-struct GgufArchitecture {
-  std::string_view name;          // general.architecture
-  std::string_view layer_prefix;  // "model.layers."
-  std::vector<GgufTensorRule> whole, layer;
-  std::string (*config)(const GgufFile& file);  // text of config.json
-};
-
-// Throws Error(kUnsupported) naming the known ones.
-const GgufArchitecture& gguf_architecture(const GgufFile& file);
 
 class GgufWeights final : public WeightSource {
  public:
@@ -48,7 +28,7 @@ class GgufWeights final : public WeightSource {
   std::string config_json() const { return architecture_->config(file_); }
   const GgufFile& file() const noexcept { return file_; }
 
-  bool contains(std::string_view name) const override { return entries_.find(name) != entries_.end(); }
+  bool contains(std::string_view name) const override { return plans_.find(name) != plans_.end(); }
   TensorView get(std::string_view name) const override;
   TensorView peek(std::string_view name) const override;
   std::vector<std::string> names() const override;
@@ -56,19 +36,22 @@ class GgufWeights final : public WeightSource {
   void release(const TensorView& view) const noexcept override;
 
  private:
-  struct Entry {
-    const GgufTensor* tensor;
-    GgufTransform transform;
-    Shape shape;
+  struct Assembled {
+    std::unique_ptr<std::byte[]> data;
+    int64_t takers = 0;
   };
-  void add(const GgufTensor& tensor);
-  const Entry& entry_of(std::string_view name) const;
+  using Sources = std::map<std::string, std::vector<GgufSource>, std::less<>>;
+  void add(const GgufTensor& tensor, Sources& sources) const;
+  void add_by_rules(const GgufTensor& tensor, std::string_view stored, std::string_view layer, Sources& sources) const;
+  void check_sources(const std::string& name, const std::vector<GgufSource>& sources) const;
+  const GgufTensorPlan& plan_of(std::string_view name) const;
 
   GgufFile file_;
   const GgufArchitecture* architecture_;
-  std::map<std::string, Entry, std::less<>> entries_;
+  GgufSizes sizes_;
+  std::map<std::string, GgufTensorPlan, std::less<>> plans_;
   mutable std::mutex mutex_;
-  mutable std::map<std::string, std::vector<float>, std::less<>> computed_;
+  mutable std::map<std::string, Assembled, std::less<>> assembled_;
 };
 
 bool is_gguf_file(std::string_view name) noexcept;

@@ -311,6 +311,13 @@ void GgufFile::append_split(int64_t count) {
   }
 }
 
+bool GgufFile::is_list(std::string_view key) const noexcept {
+  const auto found = header_.metadata.find(key);
+  return found != header_.metadata.end() && (std::holds_alternative<std::vector<int64_t>>(found->second) ||
+                                             std::holds_alternative<std::vector<double>>(found->second) ||
+                                             std::holds_alternative<std::vector<std::string_view>>(found->second));
+}
+
 const GgufTensor* GgufFile::find(std::string_view name) const noexcept {
   const auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : &header_.tensors[found->second];

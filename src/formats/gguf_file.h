@@ -69,6 +69,7 @@ class GgufFile {
   // Metadata; the getters give nothing where the key is missing and throw Error(kInvalidData) where it has another
   // type.
   bool has(std::string_view key) const noexcept { return header_.metadata.contains(key); }
+  bool is_list(std::string_view key) const noexcept;
   std::optional<int64_t> integer(std::string_view key) const;
   std::optional<double> real(std::string_view key) const;
   std::optional<bool> boolean(std::string_view key) const;
