@@ -133,7 +133,7 @@ TEST(StoredVocabulary, UnknownKindsAreNamed) {
   v.split = "made-up";
   expect_refused(v, "'made-up'");
   expect_refused(v, "qwen2");
-  expect_refused(lists.vocabulary("t5"), "'t5'");
+  expect_refused(lists.vocabulary("bert"), "'bert'");
 }
 
 TEST(StoredVocabulary, ListsThatDoNotFitAreRefused) {

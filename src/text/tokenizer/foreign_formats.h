@@ -32,8 +32,18 @@ struct ForeignTokenizer {
 
 // RWKV World: lines of an id, a Python literal of the token's text or bytes, and its length in bytes.
 ForeignTokenizer read_world_vocabulary(std::string_view text, const std::string& source);
+// The same tokens in a GGUF file, as the inside of literals of bytes; whoever calls checked it.
+ForeignTokenizer read_world_vocabulary(const StoredVocabulary& vocabulary, const std::string& source);
 // SentencePiece's tokenizer.model, a protocol buffer. `config`: tokenizer_config.json, null where there is none.
 ForeignTokenizer read_sentencepiece(std::string_view bytes, const Json* config, const std::string& source);
+// What a tokenizer.model holds, by id, for who writes it in another format; checked as above.
+struct SentencePieces {
+  std::vector<std::string> texts;
+  std::vector<float> scores;
+  std::vector<int64_t> types;  // StoredTokenType: the numbers are the same
+  bool is_bpe = false, add_dummy_prefix = true, remove_extra_spaces = true;
+};
+SentencePieces read_sentencepieces(std::string_view bytes, const std::string& source);
 // The same pieces and scores in a GGUF file; whoever calls checked it.
 ForeignTokenizer read_sentencepiece(const StoredVocabulary& vocabulary, const std::string& source);
 // tiktoken's ranks: lines of a token in base64 and its rank.

@@ -36,6 +36,21 @@ class Literal {
     return out;
   }
 
+  // What stands between the quotes of a literal of bytes; none where an escape is wrong.
+  std::optional<std::string> read_inside() {
+    is_bytes_ = true;
+    std::string out;
+    while (!rest_.empty()) {
+      if (!take('\\')) {
+        out += rest_[0];
+        rest_.remove_prefix(1);
+      } else if (!read_escape(out)) {
+        return std::nullopt;
+      }
+    }
+    return out;
+  }
+
  private:
   bool take(char c) {
     if (rest_.empty() || rest_[0] != c) return false;
@@ -79,7 +94,8 @@ class Literal {
 
 class VocabularyReader {
  public:
-  explicit VocabularyReader(const std::string& source) : source_(source) {}
+  // `unit`: what messages count.
+  VocabularyReader(const std::string& source, std::string_view unit) : source_(source), unit_(unit) {}
 
   void read_line(std::string_view line) {
     ++line_;
@@ -94,11 +110,16 @@ class VocabularyReader {
     if (static_cast<int64_t>(token->size()) != length)
       throw wrong("the token should be {} bytes long and is {}", length, token->size());
     if (id == 0) throw wrong("the id 0 stands for the end of a text and cannot be a token");
-    std::string letters;
-    append_byte_letters(letters, *token);
-    if (token->empty() || !vocab_.add(letters, id)) throw wrong("the token or its id {} is there twice, or empty", id);
-    if (static_cast<size_t>(id) >= bytes_.size()) bytes_.resize(static_cast<size_t>(id) + 1);
-    bytes_[static_cast<size_t>(id)] = std::move(*token);
+    add(id, std::move(*token));
+  }
+
+  // Of a GGUF file: the id is the place, the text what stands in the literal.
+  void read_stored(int64_t id, std::string_view text) {
+    line_ = id;
+    std::optional<std::string> token = Literal(text).read_inside();
+    if (!token || token->size() > kMostTokenBytes)
+      throw wrong("\"{}\" is no escaped text of at most {} bytes", sanitize_utf8(text.substr(0, 80)), kMostTokenBytes);
+    add(id, std::move(*token));
   }
 
   ForeignTokenizer finish() {
@@ -114,9 +135,17 @@ class VocabularyReader {
   }
 
  private:
+  void add(int64_t id, std::string token) {
+    std::string letters;
+    append_byte_letters(letters, token);
+    if (token.empty() || !vocab_.add(letters, id)) throw wrong("the token or its id {} is there twice, or empty", id);
+    if (static_cast<size_t>(id) >= bytes_.size()) bytes_.resize(static_cast<size_t>(id) + 1);
+    bytes_[static_cast<size_t>(id)] = std::move(token);
+  }
+
   template <typename... Args>
   Error wrong(fmt::format_string<Args...> format, Args&&... args) const {
-    return make_error(ErrorCode::kInvalidData, "{}: line {}: {}", source_, line_,
+    return make_error(ErrorCode::kInvalidData, "{}: {} {}: {}", source_, unit_, line_,
                       fmt::format(format, std::forward<Args>(args)...));
   }
 
@@ -130,6 +159,7 @@ class VocabularyReader {
   }
 
   const std::string& source_;
+  std::string_view unit_;
   int64_t line_ = 0;
   Vocab vocab_;
   std::vector<std::string> bytes_;
@@ -138,13 +168,22 @@ class VocabularyReader {
 }  // namespace
 
 ForeignTokenizer read_world_vocabulary(std::string_view text, const std::string& source) {
-  VocabularyReader reader(source);
+  VocabularyReader reader(source, "line");
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (!line.empty()) reader.read_line(line);
+  }
+  return reader.finish();
+}
+
+ForeignTokenizer read_world_vocabulary(const StoredVocabulary& vocabulary, const std::string& source) {
+  VocabularyReader reader(source, "token");
+  for (size_t i = 1; i < vocabulary.tokens.size(); ++i) {
+    if (vocabulary.type_of(i) == StoredTokenType::kNormal)
+      reader.read_stored(static_cast<int64_t>(i), vocabulary.tokens[i]);
   }
   return reader.finish();
 }

@@ -358,14 +358,33 @@ ForeignTokenizer make_tokenizer(const Spec& spec, bool marks_parts, const std::s
 
 }  // namespace
 
+SentencePieces read_sentencepieces(std::string_view bytes, const std::string& source) {
+  const Spec spec = read_spec(bytes, source);
+  check_pieces(spec, source);
+  SentencePieces pieces;
+  for (const SpmPiece& piece : spec.pieces) {
+    pieces.texts.emplace_back(piece.text);
+    pieces.scores.push_back(piece.score);
+    pieces.types.push_back(static_cast<int64_t>(piece.type));
+  }
+  // A table of texts to be replaced has no place in a list of pieces.
+  pieces.is_bpe = spec.type == ModelType::kBpe && spec.charsmap.empty() && !spec.whitespace_is_suffix;
+  pieces.add_dummy_prefix = spec.add_dummy_prefix;
+  pieces.remove_extra_spaces = spec.remove_extra_whitespaces;
+  return pieces;
+}
+
 ForeignTokenizer read_sentencepiece(std::string_view bytes, const Json* config, const std::string& source) {
   return make_tokenizer(read_spec(bytes, source), marks_every_part(config), source);
 }
 
 ForeignTokenizer read_sentencepiece(const StoredVocabulary& vocabulary, const std::string& source) {
   Spec spec;
-  spec.type = ModelType::kBpe;
+  const bool is_bpe = vocabulary.model == "llama";
+  spec.type = is_bpe ? ModelType::kBpe : ModelType::kUnigram;
   spec.byte_fallback = true;
+  const std::string charsmap(vocabulary.charsmap.begin(), vocabulary.charsmap.end());
+  spec.charsmap = charsmap;
   spec.add_dummy_prefix = vocabulary.add_space_prefix;
   spec.remove_extra_whitespaces = vocabulary.remove_extra_spaces;
   const auto name = [&](const std::optional<int64_t>& id, std::string_view& piece) {
@@ -389,7 +408,7 @@ ForeignTokenizer read_sentencepiece(const StoredVocabulary& vocabulary, const st
         {vocabulary.tokens[i], static_cast<float>(vocabulary.scores[i]), static_cast<PieceType>(type)});
   }
   // The converter takes the tables of LlamaTokenizer, which marks the start of every part.
-  ForeignTokenizer tokenizer = make_tokenizer(spec, true, source);
+  ForeignTokenizer tokenizer = make_tokenizer(spec, is_bpe, source);
   std::move(added.begin(), added.end(), std::back_inserter(tokenizer.added));
   return tokenizer;
 }

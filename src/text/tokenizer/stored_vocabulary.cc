@@ -7,54 +7,19 @@
 
 #include "text/tokenizer/tokenizer_impl.h"
 #include "text/tokenizer/unicode.h"
+#include "text/tokenizer/vocabulary_splits.h"
 
 namespace coluber {
 namespace {
 
-// What a name of expressions stands for. Normalizers are not in the file either; these are of the published tokenizers.
-struct Split {
-  std::vector<std::string_view> names;
-  std::vector<std::string_view> patterns;  // one after the other
-  bool composes = false;                   // texts are brought into NFC
-  bool ignore_merges = false;
-  bool add_bos = false;
-};
-
-constexpr std::string_view kLlama3Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kQwen2Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
-const std::vector<Split>& splits() {
-  static const std::vector<Split> kSplits = {
-      {{"llama-bpe", "llama3", "llama-v3", "lfm2", "falcon3", "falcon-h1", "pixtral"},
-       {kLlama3Pattern},
-       false,
-       true,
-       true},
-      {{"dbrx", "smaug-bpe"}, {kLlama3Pattern}},
-      {{"qwen2", "deepseek-r1-qwen"}, {kQwen2Pattern}, true},
-      {{"gpt-2", "phi-2"}, {kGpt2Pattern}},
-      {{"olmo", "mpt"}, {kGpt2Pattern}, true},
-      {{"falcon"}, {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2Pattern, "[0-9][0-9][0-9]"}},
-      {{"default"}, {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
-  };
-  return kSplits;
-}
+using Split = VocabularySplit;
 
 const Split& split_of(const StoredVocabulary& vocabulary, const std::string& source) {
-  // Files from before the names were introduced have none.
-  const std::string_view name = vocabulary.split.empty() ? "default" : vocabulary.split;
-  std::string known;
-  for (const Split& split : splits()) {
-    if (std::find(split.names.begin(), split.names.end(), name) != split.names.end()) return split;
-    for (const std::string_view other : split.names) known += (known.empty() ? "" : ", ") + std::string(other);
-  }
-  throw make_error(
-      ErrorCode::kUnsupported,
-      "{}: how its tokenizer cuts texts (tokenizer.ggml.pre) is '{}', which is not known (known: {}); put the "
-      "model's tokenizer.json beside the file",
-      source, sanitize_utf8(name.substr(0, 80)), known);
+  if (const Split* split = find_vocabulary_split(vocabulary.split)) return *split;
+  throw make_error(ErrorCode::kUnsupported,
+                   "{}: how its tokenizer cuts texts (tokenizer.ggml.pre) is '{}', which is not known (known: {}); put "
+                   "the model's tokenizer.json beside the file",
+                   source, sanitize_utf8(vocabulary.split.substr(0, 80)), known_split_names());
 }
 
 void check(const StoredVocabulary& v, const std::string& source) {
@@ -68,7 +33,9 @@ void check(const StoredVocabulary& v, const std::string& source) {
       refuse(fmt::format("expected {} for each of {} tokens, found {}", what, v.tokens.size(), size));
   };
   if (!v.types.empty()) check_size("a type", v.types.size());
-  if (v.model == "llama") check_size("a score", v.scores.size());
+  if (v.model == "llama" || v.model == "t5") check_size("a score", v.scores.size());
+  for (const int64_t byte : v.charsmap)
+    if (byte < -128 || byte > 255) refuse(fmt::format("its table of characters holds {}, which is no byte", byte));
   for (size_t i = 0; i < v.tokens.size(); ++i) {
     if (v.type_of(i) < StoredTokenType::kUndefined || v.type_of(i) > StoredTokenType::kByte)
       refuse(fmt::format("token {}: the type {} is not known (0 to 6 are)", i, v.types[i]));
@@ -148,22 +115,41 @@ Json names_of(const StoredVocabulary& v) {
 
 }  // namespace
 
+std::string_view find_split_name(std::span<const std::string> patterns, bool composes, bool ignore_merges) {
+  std::string_view name;
+  for (const Split& split : vocabulary_splits()) {
+    if (!std::equal(split.patterns.begin(), split.patterns.end(), patterns.begin(), patterns.end())) continue;
+    if (split.composes == composes && split.ignore_merges == ignore_merges) return split.names.front();
+    if (name.empty()) name = split.names.front();
+  }
+  return name;
+}
+
+Json tokenizer_json_of(const StoredVocabulary& vocabulary, const std::string& source) {
+  check(vocabulary, source);
+  return byte_level_json(vocabulary, split_of(vocabulary, source));
+}
+
 std::unique_ptr<Tokenizer> Tokenizer::from_vocabulary(const StoredVocabulary& vocabulary, const std::string& source) {
-  const bool is_byte_level = vocabulary.model == "gpt2";
-  if (!is_byte_level && vocabulary.model != "llama")
+  const bool is_byte_level = vocabulary.model == "gpt2", is_world = vocabulary.model == "rwkv";
+  if (!is_byte_level && !is_world && vocabulary.model != "llama" && vocabulary.model != "t5")
     throw make_error(ErrorCode::kUnsupported,
-                     "{}: its tokenizer (tokenizer.ggml.model) is '{}'; gpt2 and llama are read. Put the model's "
-                     "tokenizer.json beside the file",
+                     "{}: its tokenizer (tokenizer.ggml.model) is '{}'; gpt2, llama, rwkv and t5 are read. Put the "
+                     "model's tokenizer.json beside the file",
                      source, sanitize_utf8(vocabulary.model.substr(0, 80)));
   check(vocabulary, source);
   auto impl = std::make_unique<Impl>();
   impl->source = source;
   const Json names = names_of(vocabulary);
-  bool add_bos = true;
+  bool add_bos = vocabulary.model == "llama";
+  const bool add_eos = vocabulary.model == "t5";
   if (is_byte_level) {
     const Split& split = split_of(vocabulary, source);
     add_bos = split.add_bos;
     impl->load(byte_level_json(vocabulary, split), &names);
+  } else if (is_world) {
+    impl->load(read_world_vocabulary(vocabulary, source), nullptr);
+    return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
   } else {
     impl->load(read_sentencepiece(vocabulary, source), &names);
   }
@@ -171,7 +157,7 @@ std::unique_ptr<Tokenizer> Tokenizer::from_vocabulary(const StoredVocabulary& vo
     return adds && id ? std::vector<int32_t>{static_cast<int32_t>(*id)} : std::vector<int32_t>();
   };
   impl->post_processor.set_bos_eos(ids(vocabulary.add_bos.value_or(add_bos), vocabulary.bos_id),
-                                   ids(vocabulary.add_eos.value_or(false), vocabulary.eos_id));
+                                   ids(vocabulary.add_eos.value_or(add_eos), vocabulary.eos_id));
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
 }
 

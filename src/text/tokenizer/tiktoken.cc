@@ -7,6 +7,7 @@
 #include "text/tokenizer/base64.h"
 #include "text/tokenizer/foreign_formats.h"
 #include "text/tokenizer/unicode.h"
+#include "text/tokenizer/vocabulary_splits.h"
 
 namespace coluber {
 namespace {
@@ -15,15 +16,6 @@ constexpr int64_t kMostIds = 1 << 22;
 constexpr size_t kMostTokenBytes = 512;  // ways to cut a token are tried one by one
 constexpr int32_t kReservedTokens = 256;
 constexpr std::string_view kKimiClass = "TikTokenTokenizer";
-
-// Chinese characters apart; words of any script with one sign before and an English ending behind; numbers of up to
-// three digits; signs; line ends; spaces.
-constexpr std::string_view kKimiPattern = R"([\p{Han}]+)"
-                                          R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
-                                          R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-                                          R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
-                                          R"([\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
-                                          R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 struct Rank {
   std::string bytes;
