@@ -234,6 +234,17 @@ LoadedModel open_folder(const EngineOptions& options, const ModelFolder& folder)
   return loaded;
 }
 
+// A tokenizer of a kind that is not read leaves a GGUF file a model that takes token ids.
+std::unique_ptr<Tokenizer> tokenizer_of(const ModelFolder& folder) {
+  try {
+    return find_tokenizer(folder);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnsupported || !is_gguf_file(folder.tokenizer_path)) throw;
+    log_warn("{}; until then the model takes token ids and no text", error.what());
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 std::unique_ptr<EngineConfig> make_engine_config(const EngineOptions& options) {
@@ -260,7 +271,7 @@ LoadedModel load_model(const EngineOptions& options) {
   const ModelFolder folder = resolve_model(options.model);
   LoadedModel loaded = open_folder(options, folder);
   loaded.generation = read_generation_config(folder.generation_config_path);
-  loaded.tokenizer = find_tokenizer(folder);
+  loaded.tokenizer = tokenizer_of(folder);
   load_template(folder, loaded);
   load_and_close(options, loaded);
   loaded.eos_token_ids = end_tokens(loaded.generation, config_of(loaded), loaded.model->info().vocab_size);

@@ -12,10 +12,10 @@ constexpr std::string_view kTemplate = "tokenizer.chat_template";
 
 // As a special token is called in GGUF's keys and in templates.
 constexpr std::string_view kSpecialTokens[] = {"bos", "eos", "unk", "pad"};
-constexpr std::string_view kUnknownKey = "unknown";
 
 std::optional<int64_t> special_id(const GgufFile& file, std::string_view name) {
-  return file.integer(fmt::format("tokenizer.ggml.{}_token_id", name == "unk" ? kUnknownKey : name));
+  const std::string_view key = name == "unk" ? "unknown" : name == "pad" ? "padding" : name;
+  return file.integer(fmt::format("tokenizer.ggml.{}_token_id", key));
 }
 
 bool has_tokenizer(const GgufFile& file) {
@@ -43,6 +43,7 @@ std::unique_ptr<Tokenizer> tokenizer_in(const GgufFile& file) {
   v.add_eos = file.boolean("tokenizer.ggml.add_eos_token");
   v.add_space_prefix = file.boolean("tokenizer.ggml.add_space_prefix").value_or(v.add_space_prefix);
   v.remove_extra_spaces = file.boolean("tokenizer.ggml.remove_extra_whitespaces").value_or(v.remove_extra_spaces);
+  v.charsmap = span_of(file.integers("tokenizer.ggml.precompiled_charsmap"));
   return Tokenizer::from_vocabulary(v, file.path());
 }
 
