@@ -34,6 +34,11 @@ GatedDeltaNetConfig checked(const GatedDeltaNetConfig& config, const WeightLoade
 // was one at first has been stored in equal thirds too, so that the widths of the three say nothing.
 std::vector<float> take_conv_weights(WeightLoader& loader, const GatedDeltaNetConfig& config) {
   const int64_t channels = config.conv_channels(), taps = config.conv_kernel;
+  if (!config.stored_convs) {  // one that looks at the token alone
+    std::vector<float> weights(static_cast<size_t>(taps * channels), 0.0f);
+    std::fill(weights.end() - channels, weights.end(), 1.0f);
+    return weights;
+  }
   if (config.projections != DeltaProjections::kSeparate || loader.has("conv1d.weight"))
     return take_conv_weight(loader, "conv1d.weight", channels, taps);
   const char* const names[] = {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"};
@@ -181,7 +186,8 @@ void GatedDeltaNet::convolve(const ForwardBatch& batch, const DeltaStep& step, c
   activation.cols = config_.value_width();
   activate()(activation, *batch.thread_pool);
   if (config_.key_activation == DeltaKeyActivation::kNone) return;
-  activation.activation = Activation::kRelu;
+  activation.activation =
+      config_.key_activation == DeltaKeyActivation::kRelu ? Activation::kRelu : Activation::kEluPlusOne;
   activation.gate = activation.out = out;
   activation.cols = keys;
   activate()(activation, *batch.thread_pool);
@@ -195,7 +201,8 @@ void GatedDeltaNet::norm_keys_by_sum(const ForwardBatch& batch, float* qkv) cons
       float* head = qkv + t * channels;
       for (int64_t h = 0; h < 2 * config_.num_k_heads; ++h, head += keys) {
         float sum = 0;
-        for (int64_t i = 0; i < keys; ++i) sum += head[i];
+        for (int64_t i = 0; i < keys; ++i) sum += std::fabs(head[i]);
+        sum = std::max(sum, 1e-6f);  // all of a head may be 0 behind a relu
         for (int64_t i = 0; i < keys; ++i) head[i] /= sum;
       }
     }

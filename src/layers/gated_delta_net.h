@@ -34,10 +34,10 @@ enum class DeltaProjections {
 
 enum class DeltaKeyNorm {
   kL2,   // x / sqrt(sum of squares + 1e-6)
-  kSum,  // x / sum
+  kSum,  // x / max(sum of sizes, 1e-6)
 };
 
-enum class DeltaKeyActivation { kSilu, kRelu, kNone };
+enum class DeltaKeyActivation { kSilu, kRelu, kElu, kNone };  // kElu: elu(x) + 1
 
 struct GatedDeltaNetConfig {
   int64_t hidden_size = 0;
@@ -46,6 +46,7 @@ struct GatedDeltaNetConfig {
   int64_t head_k_dim = 0;
   int64_t head_v_dim = 0;
   int64_t conv_kernel = 0;
+  bool stored_convs = true;  // false: the checkpoint has no convolutions, only what follows them
   DeltaProjections projections = DeltaProjections::kSeparate;
   bool decay = true;
   bool beta = true;  // false: 1, or 2 with allow_neg_eigval

@@ -125,6 +125,18 @@ float* GatedLinearAttention::project(const ForwardBatch& batch, const LinearAtte
   return args.y;
 }
 
+void GatedLinearAttention::map_features(const ForwardBatch& batch, float* q, float* k) const {
+  if (!config_.feature_map) return;
+  ActivateArgs args;
+  args.activation = *config_.feature_map;
+  args.rows = batch.num_tokens();
+  for (auto [values, heads] : {std::pair(q, config_.num_heads), std::pair(k, config_.num_kv_heads)}) {
+    args.gate = args.out = values;
+    args.gate_stride = args.out_stride = args.cols = heads * config_.head_k_dim;
+    activate()(args, *batch.thread_pool);
+  }
+}
+
 void GatedLinearAttention::rotate(const ForwardBatch& batch, float* q, float* k) const {
   const int64_t dim = config_.head_k_dim;
   rotation_.forward(batch, {q, config_.num_heads * dim, config_.num_heads},
@@ -191,6 +203,7 @@ void GatedLinearAttention::forward(const ForwardBatch& batch, const float* x, fl
   float* k = project(batch, step, 1, x);
   float* v = project(batch, step, 2, x);
   if (config_.q_silu) silu()(SiluArgs{q, q, tokens * config_.num_heads * config_.head_k_dim}, *batch.thread_pool);
+  map_features(batch, q, k);
   rotate(batch, q, k);
   float* out = batch.workspace->take<float>(tokens * width);
   GatedLinearAttentionArgs args;

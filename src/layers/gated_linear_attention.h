@@ -20,6 +20,7 @@
 #include "coluber/linear_attention.h"
 #include "coluber/mamba_base.h"
 #include "coluber/model.h"
+#include "kernels/moe/activation.h"
 #include "kernels/rope/rope.h"
 #include "layers/linear.h"
 #include "layers/linear_attention_step.h"
@@ -41,13 +42,14 @@ struct GatedLinearAttentionConfig {
   int64_t head_k_dim = 0;
   int64_t head_v_dim = 0;
   LinearDecay decay = LinearDecay::kConstant;
-  int64_t gate_low_rank_dim = 16;       // kLogSigmoid
-  double gate_logit_normalizer = 16.0;  // kLogSigmoid
-  std::optional<double> clamp_min;      // kLogSigmoid
-  std::vector<float> lower_bound = {};  // kBounded: [H * K], or empty: 0
-  int64_t conv_size = 0;                // of each convolution; 0: none
-  bool conv_silu = true;                // activation behind the convolutions
-  bool q_silu = false;                  // activation of queries
+  int64_t gate_low_rank_dim = 16;                        // kLogSigmoid
+  double gate_logit_normalizer = 16.0;                   // kLogSigmoid
+  std::optional<double> clamp_min;                       // kLogSigmoid
+  std::vector<float> lower_bound = {};                   // kBounded: [H * K], or empty: 0
+  int64_t conv_size = 0;                                 // of each convolution; 0: none
+  bool conv_silu = true;                                 // activation behind the convolutions
+  bool q_silu = false;                                   // activation of queries
+  std::optional<Activation> feature_map = std::nullopt;  // of queries and keys, before they turn
   std::optional<RopeConfig> rope = std::nullopt;
   bool output_gate = true;
   bool norm_all_heads = false;  // the norm spans all heads; else each alone, with one weight for all
@@ -82,6 +84,7 @@ class GatedLinearAttention : public MambaBase {
   int64_t state_elements() const { return config_.num_heads * config_.head_k_dim * config_.head_v_dim; }
   LinearAttentionStep begin(const ForwardBatch& batch) const;
   float* project(const ForwardBatch& batch, const LinearAttentionStep& step, size_t input, const float* x) const;
+  void map_features(const ForwardBatch& batch, float* q, float* k) const;
   void rotate(const ForwardBatch& batch, float* q, float* k) const;
   // Sets the decay of `args`, and its keys where they come from it.
   void decay(const ForwardBatch& batch, const float* x, float* k, GatedLinearAttentionArgs& args) const;

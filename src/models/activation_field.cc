@@ -5,8 +5,8 @@ namespace coluber {
 
 Activation read_activation(ConfigFields& fields, std::string_view key, std::string_view fallback) {
   std::string name;
-  fields.optional(key, &name, std::string(fallback),
-                  one_of({"silu", "swish", "gelu", "gelu_pytorch_tanh", "gelu_new", "relu", "relu2", "sigmoid"}));
+  const auto names = activation_names();
+  fields.optional(key, &name, std::string(fallback), one_of({names.begin(), names.end()}));
   return parse_activation(name).value_or(Activation::kSilu);
 }
 

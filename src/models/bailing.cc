@@ -19,7 +19,9 @@
 #include "layers/mlp.h"
 #include "layers/moe.h"
 #include "layers/recurrent_layer.h"
+#include "models/activation_field.h"
 #include "models/decoder.h"
+#include "models/expert_fields.h"
 #include "models/residual_block.h"
 #include "models/rope_parameters.h"
 #include "models/sizes.h"
@@ -33,6 +35,7 @@ struct BailingConfig {
   int64_t vocab_size = 0, hidden_size = 0, num_hidden_layers = 0, max_position_embeddings = 0;
   int64_t intermediate_size = 0, first_k_dense_replace = 0, layer_group_size = 0, num_nextn_predict_layers = 0;
   double rms_norm_eps = 0;
+  Activation hidden_act = Activation::kSilu;
   bool tie_word_embeddings = false;
   LinearAttentionConfig linear;
   AttentionConfig softmax;
@@ -47,7 +50,6 @@ struct BailingConfig {
 
 void read_sizes(ConfigFields& fields, BailingConfig& c) {
   bool use_rmsnorm = true, norm_head = false;
-  std::string hidden_act;
   fields.required("vocab_size", &c.vocab_size, vocab_bound())
       .required("hidden_size", &c.hidden_size, hidden_bound())
       .required("intermediate_size", &c.intermediate_size, width_bound())
@@ -58,11 +60,11 @@ void read_sizes(ConfigFields& fields, BailingConfig& c) {
       .optional("num_nextn_predict_layers", &c.num_nextn_predict_layers, 0, between(0, 64))
       .optional("rms_norm_eps", &c.rms_norm_eps, 1e-6, positive_finite())
       .optional("tie_word_embeddings", &c.tie_word_embeddings, false)
-      .optional("hidden_act", &hidden_act, "silu", one_of({"silu", "swish"}))
       .optional("use_rmsnorm", &use_rmsnorm, true)
       .optional("norm_head", &norm_head, false)
       .check(use_rmsnorm, "use_rmsnorm must be true: other norms are not supported in this family")
       .check(!norm_head, "norm_head must be false: a normed head is not supported in this family");
+  c.hidden_act = read_activation(fields, "hidden_act", "silu");
 }
 
 struct HeadFields {
@@ -180,16 +182,14 @@ void read_experts(ConfigFields& fields, bool grouped, BailingConfig& c) {
       .optional("routed_scaling_factor", &moe.scale, 1.0, positive_finite())
       .optional("moe_router_enable_expert_bias", &bias, grouped)
       .optional("score_function", &score, grouped ? "sigmoid" : "softmax", one_of({"sigmoid", "softmax"}))
-      .check([&] { return moe.num_experts % moe.num_groups == 0; }, "n_group must divide num_experts")
-      .check([&] { return moe.topk_groups <= moe.num_groups; }, "topk_group must be at most n_group")
-      .check([&] { return moe.top_k <= moe.num_experts / moe.num_groups * moe.topk_groups; },
-             "num_experts_per_tok must be at most the experts of topk_group groups")
       .check([&] { return shared_size * num_shared <= kMostWidth; },
              fmt::format("moe_shared_expert_intermediate_size * num_shared_experts must be at most {}", kMostWidth));
+  check_expert_groups(fields, {moe.num_experts, moe.top_k, moe.num_groups, moe.topk_groups, "num_experts"});
   moe.hidden_size = c.hidden_size;
   moe.score = score == "softmax" ? RouterScore::kSoftmax : RouterScore::kSigmoid;
   moe.renormalize = moe.renormalize && moe.top_k > 1;
   moe.epsilon = 1e-20;
+  moe.activation = c.hidden_act;
   if (bias) moe.selection_bias = "gate.expert_bias";
   moe.w1 = "gate_proj";
   moe.w3 = "up_proj";
@@ -198,6 +198,7 @@ void read_experts(ConfigFields& fields, bool grouped, BailingConfig& c) {
     moe.shared.emplace();
     moe.shared->hidden_size = c.hidden_size;
     moe.shared->intermediate_size = shared_size * num_shared;
+    moe.shared->activation = c.hidden_act;
   }
   c.moe = moe;
 }
@@ -262,6 +263,7 @@ void add_feed_forward(ResidualBlock& block, const BailingConfig& c, const BlockC
   MlpConfig mlp;
   mlp.hidden_size = c.hidden_size;
   mlp.intermediate_size = c.intermediate_size;
+  mlp.activation = c.hidden_act;
   block.add("mlp", std::make_unique<Mlp>(mlp, loader), {}, layer_name_of(loader));
 }
 

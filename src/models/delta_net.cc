@@ -28,7 +28,7 @@ void read_delta_net(ConfigFields& fields, GatedDeltaNetConfig& mixer) {
       .optional("use_gate", &mixer.output_gate, false)
       .optional("use_beta", &mixer.beta, true)
       .optional("use_output_norm", &output_norm, true)
-      .optional("qk_activation", &activation, "silu", one_of({"silu", "relu", "identity"}))
+      .optional("qk_activation", &activation, "silu", one_of({"silu", "relu", "elu", "identity"}))
       .optional("qk_norm", &norm, "l2", one_of({"l2", "sum"}))
       .check([&] { return keys % mixer.num_v_heads == 0 && values % mixer.num_v_heads == 0; },
              "num_heads must divide hidden_size * expand_k and hidden_size * expand_v")
@@ -42,17 +42,21 @@ void read_delta_net(ConfigFields& fields, GatedDeltaNetConfig& mixer) {
   mixer.decay = false;
   mixer.key_activation = activation == "silu"   ? DeltaKeyActivation::kSilu
                          : activation == "relu" ? DeltaKeyActivation::kRelu
+                         : activation == "elu"  ? DeltaKeyActivation::kElu
                                                 : DeltaKeyActivation::kNone;
   mixer.key_norm = norm == "l2" ? DeltaKeyNorm::kL2 : DeltaKeyNorm::kSum;
 }
 
 void read_gated_delta_net(ConfigFields& fields, GatedDeltaNetConfig& mixer) {
+  std::string gate;
   fields.optional("num_heads", &mixer.num_k_heads, 6, heads_bound());
   fields.optional("num_v_heads", &mixer.num_v_heads, mixer.num_k_heads, heads_bound())
       .optional("head_dim", &mixer.head_k_dim, 256, between(1, kMaxDeltaKeyDim))
       .optional("use_gate", &mixer.output_gate, true)
+      .optional("output_gate_activation", &gate, "swish", one_of({"swish", "silu", "sigmoid"}))
       .check([&] { return mixer.num_v_heads % mixer.num_k_heads == 0; }, "num_heads must divide num_v_heads");
   mixer.head_v_dim = read_expanded_width(fields, mixer.head_k_dim, "expand_v", 2.0);
+  mixer.output_gate_function = gate == "sigmoid" ? Gate::kSigmoid : Gate::kSilu;
 }
 
 DeltaNetConfig read_config(const std::string& text, const std::string& path, bool gated) {
@@ -63,9 +67,9 @@ DeltaNetConfig read_config(const std::string& text, const std::string& path, boo
   c.mixer.hidden_size = c.fla.hidden_size;
   c.mixer.conv_kernel = c.fla.conv_size;
   c.mixer.norm_eps = c.fla.norm_eps;
-  fields.optional("allow_neg_eigval", &c.mixer.allow_neg_eigval, false)
-      .check([&] { return c.fla.use_short_conv; },
-             "use_short_conv must be true: the published modelling code refuses delta rules without convolutions");
+  c.mixer.stored_convs = c.fla.use_short_conv;
+  if (!c.fla.use_short_conv) c.mixer.conv_kernel = 2;
+  fields.optional("allow_neg_eigval", &c.mixer.allow_neg_eigval, false);
   if (gated) {
     read_gated_delta_net(fields, c.mixer);
   } else {

@@ -82,7 +82,9 @@ FlaConfig read_fla_fields(ConfigFields& fields, int64_t default_ratio, bool defa
       .optional("elementwise_affine", &c.elementwise_affine, true)
       .optional("use_short_conv", &c.use_short_conv, default_short_conv)
       .optional("conv_size", &c.conv_size, 4, between(2, 16))
-      .optional("hidden_act", &hidden_act, "swish", one_of({"swish", "silu"}));
+      .optional("hidden_act", &hidden_act, "swish", one_of({"swish", "silu"}))
+      .check(!fields.has("attnres_block_size"),
+             "attnres_block_size must be null: attention over the residuals of earlier layers is not supported");
   c.intermediate_size = read_intermediate_size(fields, c.hidden_size, default_ratio);
   read_attention(fields, c);
   return c;

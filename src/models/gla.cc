@@ -7,6 +7,7 @@
 #include "coluber/registry.h"
 #include "formats/hf_config.h"
 #include "layers/gated_linear_attention.h"
+#include "models/activation_field.h"
 #include "models/fla_decoder.h"
 #include "models/sizes.h"
 
@@ -34,6 +35,17 @@ void read_heads(ConfigFields& fields, int64_t hidden_size, double expand_k, doub
   mixer.head_v_dim = value_dim / mixer.num_heads;
 }
 
+// The published code looks retention's map up among transformers' functions, and GLA's among its own, where gelu is the
+// one with tanh.
+std::optional<Activation> read_feature_map(ConfigFields& fields, bool retention) {
+  if (!fields.has("feature_map")) return std::nullopt;
+  if (retention) return read_activation(fields, "feature_map", "linear");
+  std::string name;
+  fields.optional("feature_map", &name, "", one_of({"relu", "sqrelu", "sigmoid", "silu", "swish", "gelu"}));
+  if (name == "gelu") return Activation::kGeluTanh;
+  return name == "sqrelu" ? Activation::kRelu2 : parse_activation(name);
+}
+
 GlaConfig read_config(const std::string& text, const std::string& path, bool retention) {
   const Json json = parse_config(text, path);
   ConfigFields fields(json, path);
@@ -42,8 +54,8 @@ GlaConfig read_config(const std::string& text, const std::string& path, bool ret
   GatedLinearAttentionConfig& mixer = c.mixer;
   mixer.hidden_size = c.fla.hidden_size;
   read_heads(fields, c.fla.hidden_size, retention ? 1.0 : 0.5, retention ? 2.0 : 1.0, retention ? 8 : 4, mixer);
-  fields.optional("use_output_gate", &mixer.output_gate, true)
-      .check(!fields.has("feature_map"), "feature_map must be null: maps of queries and keys are not supported");
+  fields.optional("use_output_gate", &mixer.output_gate, true);
+  mixer.feature_map = read_feature_map(fields, retention);
   if (!retention) fields.optional("clamp_min", &mixer.clamp_min, finite());
   mixer.decay = retention ? LinearDecay::kConstant : LinearDecay::kLogSigmoid;
   mixer.conv_size = c.fla.use_short_conv && !retention ? c.fla.conv_size : 0;

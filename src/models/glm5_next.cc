@@ -20,6 +20,7 @@
 #include "layers/moe.h"
 #include "layers/recurrent_layer.h"
 #include "models/activation_field.h"
+#include "models/expert_fields.h"
 #include "models/sizes.h"
 #include "models/streams_decoder.h"
 #include "tensor/workspace.h"
@@ -118,27 +119,14 @@ void read_indexer(ConfigFields& fields, Glm5Config& c) {
 }
 
 void read_attention(ConfigFields& fields, Glm5Config& c) {
-  LatentAttentionConfig& attention = c.attention;
-  int64_t kv_heads = 0, q_rank = 0;
-  fields.required("num_attention_heads", &attention.num_heads, heads_bound())
-      .optional("num_key_value_heads", &kv_heads, attention.num_heads, heads_bound())
-      .optional("q_lora_rank", &q_rank, 1536, width_bound())
-      .optional("kv_lora_rank", &attention.kv_lora_rank, 512, width_bound())
-      .optional("qk_nope_head_dim", &attention.qk_nope_head_dim, 256, head_dim_bound())
-      .optional("qk_rope_head_dim", &attention.qk_rope_head_dim, 0, between(0, 0))
-      .optional("v_head_dim", &attention.v_head_dim, 256, head_dim_bound())
-      .optional("attention_bias", &attention.bias, false)
-      .check([&] { return kv_heads == attention.num_heads; }, "num_key_value_heads must be num_attention_heads")
-      .check(
-          [&] {
-            const int64_t widest = std::max(attention.qk_nope_head_dim + attention.v_head_dim, attention.kv_lora_rank);
-            return attention.num_heads * widest <= kMostWidth;
-          },
-          fmt::format("num_attention_heads times the parts of a head must be at most {}", kMostWidth));
-  attention.hidden_size = c.hidden_size;
-  attention.q_lora_rank = q_rank;
-  attention.norm_eps = c.rms_norm_eps;
-  attention.export_heads = true;
+  LatentAttentionConfig defaults;
+  defaults.q_lora_rank = 1536;
+  defaults.kv_lora_rank = 512;
+  defaults.qk_nope_head_dim = defaults.v_head_dim = 256;
+  c.attention = read_latent_fields(fields, defaults, 0);
+  c.attention.hidden_size = c.hidden_size;
+  c.attention.norm_eps = c.rms_norm_eps;
+  c.attention.export_heads = true;
 }
 
 void read_experts(ConfigFields& fields, Glm5Config& c) {
@@ -153,12 +141,9 @@ void read_experts(ConfigFields& fields, Glm5Config& c) {
       .optional("topk_group", &moe.topk_groups, 1, experts_bound())
       .optional("norm_topk_prob", &moe.renormalize, true)
       .optional("routed_scaling_factor", &moe.scale, 2.5, finite())
-      .check([&] { return moe.num_experts % moe.num_groups == 0 && moe.topk_groups <= moe.num_groups; },
-             "n_group must divide n_routed_experts, and topk_group be at most n_group")
-      .check([&] { return moe.top_k <= moe.num_experts / moe.num_groups * moe.topk_groups; },
-             "num_experts_per_tok must be at most the experts of topk_group groups")
       .check([&] { return moe.intermediate_size * shared <= kMostWidth; },
              fmt::format("n_shared_experts * moe_intermediate_size must be at most {}", kMostWidth));
+  check_expert_groups(fields, {moe.num_experts, moe.top_k, moe.num_groups, moe.topk_groups});
   moe.hidden_size = c.hidden_size;
   moe.w1 = "gate_proj";
   moe.w3 = "up_proj";

@@ -15,6 +15,7 @@
 #include "layers/recurrent_layer.h"
 #include "models/activation_field.h"
 #include "models/decoder.h"
+#include "models/expert_fields.h"
 #include "models/residual_block.h"
 #include "models/sizes.h"
 
@@ -80,29 +81,15 @@ void read_delta(ConfigFields& fields, KimiConfig& c) {
 }
 
 void read_attention(ConfigFields& fields, KimiConfig& c) {
-  LatentAttentionConfig& attention = c.attention;
-  int64_t kv_heads = 0;
+  LatentAttentionConfig defaults;
+  defaults.kv_lora_rank = 512;
+  defaults.qk_nope_head_dim = defaults.v_head_dim = 128;
+  defaults.qk_rope_head_dim = 64;
+  c.attention = read_latent_fields(fields, defaults, 1 << 14);
+  c.attention.hidden_size = c.hidden_size;
   bool without_positions = true;
-  fields.required("num_attention_heads", &attention.num_heads, heads_bound())
-      .optional("num_key_value_heads", &kv_heads, attention.num_heads, heads_bound())
-      .optional("q_lora_rank", &attention.q_lora_rank, width_bound())
-      .optional("kv_lora_rank", &attention.kv_lora_rank, 512, width_bound())
-      .optional("qk_nope_head_dim", &attention.qk_nope_head_dim, 128, head_dim_bound())
-      .optional("qk_rope_head_dim", &attention.qk_rope_head_dim, 64, between(0, 1 << 14))
-      .optional("v_head_dim", &attention.v_head_dim, 128, head_dim_bound())
-      .optional("attention_bias", &attention.bias, false)
-      .optional("mla_use_nope", &without_positions, true)
-      .check([&] { return without_positions; }, "mla_use_nope must be true: Kimi Linear's attention rotates nothing")
-      .check([&] { return kv_heads == attention.num_heads; }, "num_key_value_heads must be num_attention_heads")
-      .check(
-          [&] {
-            const int64_t qk = attention.qk_nope_head_dim + attention.qk_rope_head_dim;
-            const int64_t widest = std::max({qk, attention.qk_nope_head_dim + attention.v_head_dim,
-                                             attention.kv_lora_rank + attention.qk_rope_head_dim});
-            return attention.num_heads * widest <= kMostWidth;
-          },
-          fmt::format("num_attention_heads times the parts of a head must be at most {}", kMostWidth));
-  attention.hidden_size = c.hidden_size;
+  fields.optional("mla_use_nope", &without_positions, true)
+      .check([&] { return without_positions; }, "mla_use_nope must be true: Kimi Linear's attention rotates nothing");
 }
 
 // first_k_dense_replace and moe_layer_freq are the published spelling of mlp_layer_types.
@@ -134,12 +121,10 @@ void read_experts(ConfigFields& fields, KimiConfig& c) {
   fields
       .check([&] { return static_cast<int64_t>(c.mlp_layer_types.size()) == c.num_hidden_layers; },
              "mlp_layer_types must name num_hidden_layers layers")
-      .check([&] { return moe.num_experts % moe.num_groups == 0 && moe.topk_groups <= moe.num_groups; },
-             "num_expert_group must divide num_experts, and topk_group be at most num_expert_group")
-      .check([&] { return moe.top_k <= moe.num_experts / moe.num_groups * moe.topk_groups; },
-             "num_experts_per_token must be at most the experts of topk_group groups")
       .check([&] { return moe.intermediate_size * shared <= kMostWidth; },
              fmt::format("num_shared_experts * moe_intermediate_size must be at most {}", kMostWidth));
+  check_expert_groups(fields, {moe.num_experts, moe.top_k, moe.num_groups, moe.topk_groups, "num_experts",
+                               "num_experts_per_token", "num_expert_group"});
   moe.hidden_size = c.hidden_size;
   moe.activation = c.hidden_act;
   moe.score = RouterScore::kSigmoid;

@@ -14,7 +14,9 @@
 #include "layers/mlp.h"
 #include "layers/moe.h"
 #include "layers/recurrent_layer.h"
+#include "models/activation_field.h"
 #include "models/decoder.h"
+#include "models/expert_fields.h"
 #include "models/hybrid_fields.h"
 #include "models/residual_block.h"
 #include "models/sizes.h"
@@ -104,20 +106,13 @@ void read_experts(ConfigFields& fields, NemotronHConfig& c) {
       .optional("norm_topk_prob", &c.norm_topk_prob, true)
       .optional("routed_scaling_factor", &c.routed_scaling_factor, 1.0, finite());
   if (!c.has("moe")) return;
-  fields
-      .check([&] { return c.num_experts_per_tok <= c.n_routed_experts; },
-             "num_experts_per_tok must be at most n_routed_experts")
-      .check([&] { return c.n_routed_experts % c.n_group == 0; }, "n_group must divide n_routed_experts")
-      .check([&] { return c.topk_group <= c.n_group; }, "topk_group must be at most n_group")
-      .check([&] { return c.topk_group * (c.n_routed_experts / c.n_group) >= c.num_experts_per_tok; },
-             "the topk_group groups that are left must hold num_experts_per_tok experts");
+  check_expert_groups(fields, {c.n_routed_experts, c.num_experts_per_tok, c.n_group, c.topk_group});
 }
 
 NemotronHConfig read_config(const std::string& text, const std::string& path) {
   const Json json = parse_config(text, path);
   ConfigFields fields(json, path);
   NemotronHConfig c;
-  std::string act;
   fields.alias("layer_norm_epsilon", {"norm_eps", "rms_norm_eps"}).alias("head_dim", {"attention_head_dim"});
   fields.required("vocab_size", &c.vocab_size, vocab_bound())
       .required("hidden_size", &c.hidden_size, hidden_bound())
@@ -125,9 +120,8 @@ NemotronHConfig read_config(const std::string& text, const std::string& path) {
       .optional("max_position_embeddings", &c.max_position_embeddings, 4096, positive())
       .optional("layer_norm_epsilon", &c.layer_norm_epsilon, 1e-5, positive_finite())
       .optional("mlp_bias", &c.mlp_bias, false)
-      .optional("mlp_hidden_act", &act, "relu2", one_of({"relu2", "relu", "silu", "swish", "gelu"}))
       .optional("tie_word_embeddings", &c.tie_word_embeddings, false);
-  c.activation = parse_activation(act).value_or(Activation::kRelu2);
+  c.activation = read_activation(fields, "mlp_hidden_act", "relu2");
   read_layers(fields, c);
   read_mixer(fields, c);
   read_experts(fields, c);

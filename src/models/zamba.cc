@@ -23,6 +23,7 @@
 #include "layers/norm.h"
 #include "layers/projected_attention.h"
 #include "layers/recurrent_layer.h"
+#include "models/activation_field.h"
 #include "models/decoder.h"
 #include "models/hybrid_fields.h"
 #include "models/rope_parameters.h"
@@ -61,7 +62,6 @@ struct ZambaConfig {
 };
 
 void read_common(ConfigFields& fields, ZambaConfig& c) {
-  std::string act;
   fields.required("vocab_size", &c.vocab_size, vocab_bound())
       .required("hidden_size", &c.hidden_size, hidden_bound())
       .required("num_hidden_layers", &c.num_hidden_layers, layers_bound())
@@ -69,9 +69,8 @@ void read_common(ConfigFields& fields, ZambaConfig& c) {
       .optional("max_position_embeddings", &c.max_position_embeddings, 4096, positive())
       .optional("rms_norm_eps", &c.rms_norm_eps, 1e-5, positive_finite())
       .optional("tie_word_embeddings", &c.tie_word_embeddings, true)
-      .optional("hidden_act", &act, "gelu", one_of({"gelu", "gelu_pytorch_tanh", "gelu_new", "silu", "swish", "relu"}))
       .required("num_attention_heads", &c.attention.num_heads, heads_bound());
-  c.activation = parse_activation(act).value_or(Activation::kGelu);
+  c.activation = read_activation(fields, "hidden_act", "gelu");
   fields.alias("attention_head_dim", {"head_dim"});
   fields.optional("num_key_value_heads", &c.attention.num_kv_heads, c.attention.num_heads, heads_bound())
       .optional("attention_hidden_size", &c.attention_hidden_size, 2 * c.hidden_size, width_bound())

@@ -151,9 +151,9 @@ TEST_F(PublishedDelta, FlasDefaultsNeedNoWords) {
                          "qk_activation", "use_beta", "use_gate", "use_output_norm", "expand_k", "num_v_heads",
                          "tie_word_embeddings"});
     });
-    expect_refused(family, [](ModelCopy& copy) { copy.config().set("use_short_conv", false); }, {"use_short_conv"});
+    expect_refused(family, [](ModelCopy& copy) { copy.config().set("attnres_block_size", 2); }, {"attnres_block_size"});
   }
-  expect_refused("delta_net", [](ModelCopy& copy) { copy.config().set("qk_activation", "elu"); }, {"qk_activation"});
+  expect_refused("delta_net", [](ModelCopy& copy) { copy.config().set("qk_activation", "tanh"); }, {"qk_activation"});
 }
 
 TEST_F(PublishedDelta, WithoutBetaDeltaNetReplacesAllThatItHolds) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+
 #include "kernels/moe/activation.h"
 #include "kernels/moe/experts.h"
 #include "kernels/op_registry.h"
@@ -46,15 +48,54 @@ void combine_parallel(const CombineExpertsArgs& args, ThreadPool& pool) {
 
 }  // namespace
 
+namespace {
+
+struct NamedActivation {
+  std::string_view name;
+  Activation activation;
+};
+
+// `gelu_accurate`, `gelu_fast` and `gelu_new` are roundings of the same formula.
+constexpr NamedActivation kNamed[] = {
+    {"gelu", Activation::kGelu},
+    {"gelu_10", Activation::kGelu10},
+    {"gelu_accurate", Activation::kGeluTanh},
+    {"gelu_fast", Activation::kGeluTanh},
+    {"gelu_new", Activation::kGeluTanh},
+    {"gelu_python", Activation::kGelu},
+    {"gelu_python_tanh", Activation::kGeluTanh},
+    {"gelu_pytorch_tanh", Activation::kGeluTanh},
+    {"hardswish", Activation::kHardswish},
+    {"laplace", Activation::kLaplace},
+    {"leaky_relu", Activation::kLeakyRelu},
+    {"linear", Activation::kLinear},
+    {"mish", Activation::kMish},
+    {"quick_gelu", Activation::kQuickGelu},
+    {"relu", Activation::kRelu},
+    {"relu2", Activation::kRelu2},
+    {"relu6", Activation::kRelu6},
+    {"sigmoid", Activation::kSigmoid},
+    {"silu", Activation::kSilu},
+    {"sqrtsoftplus", Activation::kSqrtSoftplus},
+    {"swish", Activation::kSilu},
+    {"tanh", Activation::kTanh},
+};
+
+constexpr auto kNames = [] {
+  std::array<std::string_view, std::size(kNamed)> names;
+  for (size_t i = 0; i < names.size(); ++i) names[i] = kNamed[i].name;
+  return names;
+}();
+
+}  // namespace
+
 std::optional<Activation> parse_activation(std::string_view name) noexcept {
-  if (name == "silu" || name == "swish") return Activation::kSilu;
-  if (name == "gelu") return Activation::kGelu;
-  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
-  if (name == "relu") return Activation::kRelu;
-  if (name == "relu2") return Activation::kRelu2;
-  if (name == "sigmoid") return Activation::kSigmoid;
+  for (const NamedActivation& named : kNamed)
+    if (named.name == name) return named.activation;
   return std::nullopt;
 }
+
+std::span<const std::string_view> activation_names() noexcept { return kNames; }
 
 const Operation<ActivateFunction>& activate() {
   static const Operation<ActivateFunction> operation(

@@ -23,6 +23,30 @@ double activated(Activation kind, double x) {
       return x < 0.0 ? 0.0 : x * x;
     case Activation::kSigmoid:
       return 1.0 / (1.0 + std::exp(-x));
+    case Activation::kTanh:
+      return std::tanh(x);
+    case Activation::kQuickGelu:
+      return x / (1.0 + std::exp(-1.702 * x));
+    case Activation::kGelu10: {
+      const double gelu = activated(Activation::kGelu, x);
+      return gelu > 10.0 ? 10.0 : gelu;
+    }
+    case Activation::kMish:
+      return x * std::tanh(std::log1p(std::exp(x)));
+    case Activation::kLaplace:
+      return 0.5 * std::erfc((0.707107 - x) / (0.282095 * std::numbers::sqrt2));
+    case Activation::kHardswish:
+      return x < -3.0 ? 0.0 : x > 3.0 ? x : x * (x + 3.0) / 6.0;
+    case Activation::kRelu6:
+      return x < 0.0 ? 0.0 : x > 6.0 ? 6.0 : x;
+    case Activation::kLeakyRelu:
+      return x < 0.0 ? 0.01 * x : x;
+    case Activation::kLinear:
+      return x;
+    case Activation::kSqrtSoftplus:
+      return std::sqrt(x > 30.0 ? x : std::log1p(std::exp(x)));
+    case Activation::kEluPlusOne:
+      return x > 0.0 ? x + 1.0 : std::exp(x);
   }
   return x;
 }

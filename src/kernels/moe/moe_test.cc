@@ -10,12 +10,17 @@
 namespace coluber {
 namespace {
 
-constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGelu,  Activation::kGeluTanh,
-                                       Activation::kRelu, Activation::kRelu2, Activation::kSigmoid};
+// Each function that configs may name, once or more.
+std::vector<Activation> all_activations() {
+  std::vector<Activation> all = {Activation::kEluPlusOne};
+  for (std::string_view name : activation_names()) all.push_back(parse_activation(name).value());
+  return all;
+}
 
 TEST(Activate, CandidatesAgreeOverSizesAndInPlace) {
   ThreadPool pool(2);
-  for (Activation activation : kActivations) {
+  for (Activation activation : all_activations()) {
+    SCOPED_TRACE(static_cast<int>(activation));
     for (int64_t count : {1, 7, 16, 31, 4096, 20001}) {
       std::vector<float> gate = random_floats(count, -12, 12, 1), up = random_floats(count, -3, 3, 2);
       gate[0] = -90.0f;
@@ -54,7 +59,7 @@ TEST(Activate, HalvesOfOneProductAndALimit) {
 
 TEST(Activate, NanGoesThroughAndNamesAreThoseOfConfigs) {
   ThreadPool pool(1);
-  for (Activation activation : kActivations) {
+  for (Activation activation : all_activations()) {
     for (const auto& candidate : activate().candidates()) {
       if (candidate.isa > active_isa()) continue;
       float x = std::nanf("");
@@ -63,7 +68,50 @@ TEST(Activate, NanGoesThroughAndNamesAreThoseOfConfigs) {
     }
   }
   EXPECT_EQ(parse_activation("gelu_pytorch_tanh"), Activation::kGeluTanh);
-  EXPECT_FALSE(parse_activation("mish"));
+  EXPECT_EQ(parse_activation("swish"), Activation::kSilu);
+  for (const char* word : {"prelu", "xielu", "SiLU", ""}) EXPECT_FALSE(parse_activation(word)) << word;
+}
+
+// What torch 2.11 gives in float64 for ACT2FN's functions at these places.
+TEST(Activate, AreThoseOfTransformers) {
+  struct Expected {
+    const char* name;
+    double values[5];
+  };
+  static constexpr Expected kExpected[] = {
+      {"gelu", {-0.000126684967, -0.169970514, 0.0687172781, 1.3997892, 12}},
+      {"gelu_10", {-0.000126684967, -0.169970514, 0.0687172781, 1.3997892, 10}},
+      {"gelu_accurate", {-7.02459482e-05, -0.170039445, 0.0687171986, 1.39957158, 12}},
+      {"gelu_fast", {-7.02459482e-05, -0.170039445, 0.0687171986, 1.39957158, 12}},
+      {"gelu_new", {-7.02459482e-05, -0.170039445, 0.0687171986, 1.39957158, 12}},
+      {"gelu_python", {-0.000126684967, -0.169970514, 0.0687172781, 1.3997892, 12}},
+      {"gelu_python_tanh", {-7.02459482e-05, -0.170039445, 0.0687171986, 1.39957158, 12}},
+      {"gelu_pytorch_tanh", {-7.02459482e-05, -0.170039445, 0.0687171986, 1.39957158, 12}},
+      {"hardswish", {-0, -0.28125, 0.0651041667, 1.125, 12}},
+      {"laplace", {0, 1.20022934e-07, 0.0195319065, 0.997528541, 1}},
+      {"leaky_relu", {-0.04, -0.0075, 0.125, 1.5, 12}},
+      {"linear", {-4, -0.75, 0.125, 1.5, 12}},
+      {"mish", {-0.0725917408, -0.276494715, 0.0799575708, 1.40337827, 12}},
+      {"quick_gelu", {-0.00441472414, -0.163609942, 0.0691234734, 1.3916622, 12}},
+      {"relu", {0, 0, 0.125, 1.5, 12}},
+      {"relu2", {0, 0, 0.015625, 2.25, 144}},
+      {"relu6", {0, 0, 0.125, 1.5, 6}},
+      {"sigmoid", {0.01798621, 0.320821301, 0.531209373, 0.817574476, 0.999993856}},
+      {"silu", {-0.0719448398, -0.240615976, 0.0664011717, 1.22636171, 11.9999263}},
+      {"sqrtsoftplus", {0.134721668, 0.621989555, 0.870401652, 1.30438234, 3.4641025}},
+      {"swish", {-0.0719448398, -0.240615976, 0.0664011717, 1.22636171, 11.9999263}},
+      {"tanh", {-0.9993293, -0.635148952, 0.124353002, 0.905148254, 1}},
+  };
+  ThreadPool pool(1);
+  for (const Expected& expected : kExpected) {
+    float y[5];
+    const float x[5] = {-4.0f, -0.75f, 0.125f, 1.5f, 12.0f};
+    activate()(ActivateArgs{parse_activation(expected.name).value(), x, 5, nullptr, 0, y, 5, 1, 5}, pool);
+    for (int i = 0; i < 5; ++i)
+      EXPECT_NEAR(y[i], expected.values[i], 3e-7 + 3e-6 * std::fabs(expected.values[i]))
+          << expected.name << ' ' << x[i];
+  }
+  EXPECT_EQ(std::size(kExpected), activation_names().size());
 }
 
 TEST(CombineExperts, CandidatesAgree) {

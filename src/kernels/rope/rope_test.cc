@@ -177,9 +177,13 @@ TEST(RopeFrequencies, LongRopeDividesEachAndMakesUpForItInMagnitude) {
                     .rotary_dim = 8,
                     .factor = 4.0,
                     .original_max_position_embeddings = 16,
-                    .divisors = {1.0, 1.5, 3.0, 8.0}};
+                    .divisors = {1.0, 1.5, 3.0, 8.0},
+                    .long_divisors = {2.0, 4.0, 6.0, 9.0}};
   const RopeFrequencies scaled = rope_frequencies(config, 8);
-  for (size_t i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(scaled.frequencies[i], plain[i] / config.divisors[i]);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_DOUBLE_EQ(scaled.frequencies[i], plain[i] / config.divisors[i]);
+    EXPECT_DOUBLE_EQ(scaled.long_frequencies[i], plain[i] / config.long_divisors[i]);
+  }
   EXPECT_NEAR(scaled.attention_factor, std::sqrt(1.5), 1e-12);
   config.attention_factor = 1.25;
   EXPECT_EQ(rope_frequencies(config, 8).attention_factor, 1.25);
