@@ -15,7 +15,8 @@
 
 namespace coluber {
 
-// A place in a session that it can go back to. Holds one copy of the recurrent states; freed when the last copy goes.
+// A place that sessions of its engine can go back to. Holds one copy of the recurrent states and shares the attention
+// pages; freed when the last copy goes.
 class SessionCheckpoint {
  public:
   int64_t num_tokens() const noexcept;
@@ -38,6 +39,10 @@ class Session {
   ~Session();
 
   std::span<const int32_t> tokens() const noexcept;  // tokens whose effect the state holds
+  // Tokens that belong to the session and are not in the state yet: the one that was sampled last, or what of a prompt
+  // was not computed when something threw. Saved with the session; `extend` takes what it is given in their place.
+  std::span<const int32_t> pending() const noexcept;
+  void set_pending(std::span<const int32_t> ids);
   // Feeds tokens in chunks of at most `chunk` (0: max_num_batched_tokens), each one engine step. With `on_logits`,
   // every step's logits are handed over as [rows, V]; without, only the last row is computed and kept for `generate`.
   void extend(std::span<const int32_t> ids, int64_t chunk = 0,
@@ -48,13 +53,28 @@ class Session {
   std::span<const float> last_logits() const;
 
   // Samples until a stop, max_tokens, or `on_token` returns false. The last sampled token is in the result but not in
-  // the state: `extend` with it to go on from there. Throws Error(kContextLength) where the session is full.
+  // the state: `extend` with it to go on from there; a `generate` after that goes on with the same answer, which is
+  // what penalties count. Without a seed the session draws from a stream of its own, which saved sessions go on with.
+  // `cached_tokens` are those that were held before the latest calls of `extend`. Throws Error(kContextLength) where
+  // the session is full.
   RequestOutput generate(const SamplingParams& sampling,
                          const std::function<bool(const TokenOutput& token, const std::string& text)>& on_token = {});
 
   SessionCheckpoint checkpoint();
+  // To a checkpoint of any session of this engine, whatever the session holds now.
   void rollback(const SessionCheckpoint& checkpoint);
+  // A second session at the same place: one copy of the states, pages shared until one of the two writes into them. It
+  // draws random numbers of its own.
+  std::unique_ptr<Session> fork() const;
   void reset();
+
+  // The whole session in a file (docs/sessions.md), written beside the old one and renamed: a crash leaves the old or
+  // the new one. Throws Error(kIo) where it cannot be written, Error(kInvalidArgument) for an empty session.
+  void save(const std::string& path) const;
+  // Replaces what the session holds. Throws Error saying why where the file is damaged (kInvalidData), of another model
+  // (kInvalidData), of states that this engine does not keep (kInvalidConfig) or too long (kContextLength); the session
+  // is then as it was. Files of other layouts are converted.
+  void load(const std::string& path);
 
   std::vector<ExportedState> export_states() const;
 

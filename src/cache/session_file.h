@@ -28,9 +28,9 @@ namespace coluber {
 // Where the session's random numbers and its answer stand. Penalties are counted from the tokens anew.
 struct SessionSampler {
   uint64_t seed = 0;
-  int64_t position = 0;      // numbers of the seed's stream used so far
-  bool has_seed = false;     // false: nothing was sampled yet
-  int64_t answer_start = 0;  // tokens before the answer that is being made
+  int64_t position = 0;       // numbers of the seed's stream used so far
+  bool has_seed = false;      // false: nothing was sampled yet
+  int64_t answer_start = -1;  // tokens before the answer that is being made; -1: none is
   bool operator==(const SessionSampler&) const = default;
 };
 

@@ -203,7 +203,7 @@ SessionSampler parse_sampler(const Json& json, int64_t num_tokens) {
     refuse("sampler", fmt::format("seed is '{}', expected a whole number", seed.substr(0, 64)));
   sampler.has_seed = json.at("has_seed").as_bool();
   sampler.position = take_int(json, "position", 0, std::numeric_limits<int64_t>::max() / 2, "sampler");
-  sampler.answer_start = take_int(json, "answer_start", 0, num_tokens, "sampler");
+  sampler.answer_start = take_int(json, "answer_start", -1, num_tokens, "sampler");
   return sampler;
 }
 

@@ -8,8 +8,11 @@
 namespace coluber {
 
 Generation::Generation(SamplingParams params, uint64_t seed, std::span<const int32_t> eos_token_ids,
-                       const Tokenizer* tokenizer)
-    : params_(std::move(params)), seed_(seed), text_(params_.stop, params_.include_stop_str_in_output) {
+                       const Tokenizer* tokenizer, uint64_t first_position)
+    : params_(std::move(params)),
+      seed_(seed),
+      first_position_(first_position),
+      text_(params_.stop, params_.include_stop_str_in_output) {
   if (!params_.ignore_eos) stop_ids_.assign(eos_token_ids.begin(), eos_token_ids.end());
   stop_ids_.insert(stop_ids_.end(), params_.stop_token_ids.begin(), params_.stop_token_ids.end());
   if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, params_.skip_special_tokens);
@@ -23,7 +26,7 @@ Generation::Result Generation::next(std::span<const float> logits, std::span<con
   input.prompt_ids = tokens.first(static_cast<size_t>(num_prompt));
   input.output_ids = tokens.subspan(static_cast<size_t>(num_prompt));
   input.seed = seed_;
-  input.position = static_cast<uint64_t>(num_generated_);
+  input.position = first_position_ + static_cast<uint64_t>(num_generated_);
   if (num_generated_ < params_.min_tokens) input.banned_ids = stop_ids_;
   SampleResult sample = sample_token(input, scratch_);
   Result result;

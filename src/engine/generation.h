@@ -20,7 +20,9 @@ namespace coluber {
 class Generation {
  public:
   // `tokenizer` may be null: then there is no text and stop strings are refused by whoever checks the request.
-  Generation(SamplingParams params, uint64_t seed, std::span<const int32_t> eos_token_ids, const Tokenizer* tokenizer);
+  // The first token is drawn with number `first_position` of the seed's stream.
+  Generation(SamplingParams params, uint64_t seed, std::span<const int32_t> eos_token_ids, const Tokenizer* tokenizer,
+             uint64_t first_position = 0);
 
   struct Result {
     TokenOutput token;
@@ -39,6 +41,7 @@ class Generation {
  private:
   SamplingParams params_;
   uint64_t seed_;
+  uint64_t first_position_;
   std::vector<int32_t> stop_ids_;  // end tokens of the model and of the request
   std::optional<DetokenizeStream> detokenizer_;
   OutputText text_;

@@ -6,33 +6,37 @@
 #include "base/error.h"
 #include "engine/engine_impl.h"
 #include "engine/export_state.h"
+#include "engine/session_image.h"
 
 namespace coluber {
 
+namespace {
+constexpr int64_t kNoAnswer = -1;
+}
+
 struct SessionCheckpoint::Impl {
-  Impl(StateCache& state_cache, int32_t slot, const Sequence& sequence)
-      : cache(state_cache),
-        state_slot(slot),
-        tokens(sequence.tokens.begin(), sequence.tokens.begin() + sequence.num_computed_tokens) {}
-  ~Impl() { cache.release_slot(state_slot); }
+  explicit Impl(StateCache& state_cache) : cache(state_cache) {}
+  ~Impl() { cache.release(held); }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
   StateCache& cache;
-  int32_t state_slot;
-  std::vector<int32_t> tokens;
+  Sequence held;
   std::vector<float> logits;
-  PrefixHash prefix_hash;
+  int64_t answer_start = kNoAnswer;
 };
 
-int64_t SessionCheckpoint::num_tokens() const noexcept {
-  return impl_ ? static_cast<int64_t>(impl_->tokens.size()) : 0;
-}
+int64_t SessionCheckpoint::num_tokens() const noexcept { return impl_ ? impl_->held.num_computed_tokens : 0; }
 
 struct Session::Impl {
   explicit Impl(Engine::Impl& engine_impl) : engine(engine_impl) {}
   ~Impl() { engine.cache->release(sequence); }
 
+  void check_extend(std::span<const int32_t> ids) const;
+  void forget();
+  // The random stream that the next answer draws from: the session's own goes on, a seed of the caller's begins anew
+  // unless it is this very answer that goes on.
+  void choose_stream(const SamplingParams& sampling, bool goes_on);
   void run_step(int64_t tokens, WantedLogits wanted, const HiddenSink* sink,
                 const std::function<void(const float*, int64_t)>& on_logits);
   void extend(std::span<const int32_t> ids, int64_t chunk, const std::function<void(const float*, int64_t)>& on_logits);
@@ -41,11 +45,27 @@ struct Session::Impl {
   void compute(int64_t step, int64_t told, const std::function<void(const float*, int64_t)>& on_logits);
 
   Engine::Impl& engine;
-  Sequence sequence;
+  Sequence sequence;  // tokens beyond the computed ones are pending
   std::vector<float> last_logits;
   HiddenSink hidden_sink;
   StepPlan plan;
+  SessionSampler sampler;
+  int64_t answer_start = kNoAnswer;  // tokens before the answer whose tokens were the last to come
+  int64_t fresh_tokens = 0;          // computed since the last answer
 };
+
+void Session::Impl::forget() {
+  engine.cache->release(sequence);
+  sequence = Sequence{};
+  last_logits.clear();
+  answer_start = kNoAnswer;
+  fresh_tokens = 0;
+}
+
+void Session::Impl::choose_stream(const SamplingParams& sampling, bool goes_on) {
+  const bool is_same = sampler.has_seed && (!sampling.seed || (goes_on && *sampling.seed == sampler.seed));
+  if (!is_same) sampler = {engine.next_seed(sampling), 0, true, kNoAnswer};
+}
 
 void Session::Impl::run_step(int64_t tokens, WantedLogits wanted, const HiddenSink* sink,
                              const std::function<void(const float*, int64_t)>& on_logits) {
@@ -56,14 +76,14 @@ void Session::Impl::run_step(int64_t tokens, WantedLogits wanted, const HiddenSi
     engine.runner->run(plan);
   } catch (...) {
     engine.runner->set_hidden_sink(nullptr);
-    engine.cache->release(sequence);
-    sequence = Sequence{};
-    last_logits.clear();
+    forget();
     throw;
   }
+  fresh_tokens += tokens;
   engine.runner->set_hidden_sink(nullptr);
   const std::span<const float> logits = engine.runner->logits(0);
   const auto vocab = engine.loaded.model->info().vocab_size;
+  last_logits.clear();  // those of an earlier token are nobody's
   if (logits.empty()) return;
   last_logits.assign(logits.end() - vocab, logits.end());
   if (on_logits) on_logits(logits.data(), static_cast<int64_t>(logits.size()) / vocab);
@@ -82,15 +102,20 @@ void Session::Impl::compute(int64_t step, int64_t told, const std::function<void
   }
 }
 
-void Session::Impl::extend(std::span<const int32_t> ids, int64_t chunk,
-                           const std::function<void(const float*, int64_t)>& on_logits) {
+void Session::Impl::check_extend(std::span<const int32_t> ids) const {
   check_ids(ids, engine.loaded.model->info().vocab_size);
   const int64_t total = sequence.num_computed_tokens + static_cast<int64_t>(ids.size());
   const int64_t limit = engine.loaded.config->max_model_len;
   if (total > limit)
     throw make_error(ErrorCode::kContextLength, "the session would hold {} tokens and the model's context limit is {}",
                      total, limit);
-  if (!engine.cache->reserve(sequence, total))
+}
+
+void Session::Impl::extend(std::span<const int32_t> ids, int64_t chunk,
+                           const std::function<void(const float*, int64_t)>& on_logits) {
+  check_extend(ids);
+  const int64_t total = sequence.num_computed_tokens + static_cast<int64_t>(ids.size());
+  if (!engine.cache->reserve(sequence, total) || !engine.cache->unshare(sequence))
     throw make_error(ErrorCode::kResourceExhausted, "no state slot or attention pages are free for {} tokens", total);
   sequence.tokens.resize(static_cast<size_t>(sequence.num_computed_tokens));
   sequence.tokens.insert(sequence.tokens.end(), ids.begin(), ids.end());
@@ -113,10 +138,25 @@ std::span<const int32_t> Session::tokens() const noexcept {
   return {impl_->sequence.tokens.data(), static_cast<size_t>(impl_->sequence.num_computed_tokens)};
 }
 
+std::span<const int32_t> Session::pending() const noexcept {
+  return std::span(impl_->sequence.tokens).subspan(static_cast<size_t>(impl_->sequence.num_computed_tokens));
+}
+
+void Session::set_pending(std::span<const int32_t> ids) {
+  Sequence& sequence = impl_->sequence;
+  check_ids(ids, impl_->engine.loaded.model->info().vocab_size);
+  const std::vector<int32_t> copied(ids.begin(), ids.end());  // they may be the session's own
+  sequence.tokens.resize(static_cast<size_t>(sequence.num_computed_tokens));
+  sequence.tokens.insert(sequence.tokens.end(), copied.begin(), copied.end());
+}
+
 void Session::extend(std::span<const int32_t> ids, int64_t chunk,
                      const std::function<void(const float* logits, int64_t rows)>& on_logits) {
+  Impl& s = *impl_;
   if (chunk < 0) throw make_error(ErrorCode::kInvalidArgument, "chunk must be at least 0, found {}", chunk);
-  impl_->extend(ids, chunk, on_logits);
+  s.check_extend(ids);
+  if (ids.size() != 1 || !std::ranges::equal(ids, pending())) s.answer_start = kNoAnswer;
+  s.extend(ids, chunk, on_logits);
 }
 
 void Session::set_hidden_sink(HiddenSink sink) { impl_->hidden_sink = std::move(sink); }
@@ -132,8 +172,6 @@ RequestOutput Session::generate(
     const std::function<bool(const TokenOutput& token, const std::string& text)>& on_token) {
   Impl& s = *impl_;
   check_sampling(sampling, s.engine.loaded.model->info().vocab_size, s.engine.loaded.tokenizer != nullptr);
-  Generation generation(sampling, s.engine.next_seed(sampling), s.engine.loaded.eos_token_ids,
-                        s.engine.loaded.tokenizer.get());
   const auto prompt = s.sequence.num_computed_tokens;
   const int64_t limit = s.engine.loaded.config->max_model_len;
   const std::span<const float> first = last_logits();
@@ -142,12 +180,18 @@ RequestOutput Session::generate(
                      "the session holds {} tokens and the model's context limit is {}: there is no room for one more; "
                      "roll back or reset",
                      prompt, limit);
+  const bool goes_on = s.answer_start != kNoAnswer && s.sequence.num_uncomputed() == 0;
+  if (!goes_on) s.answer_start = prompt;
+  s.choose_stream(sampling, goes_on);
+  Generation generation(sampling, s.sampler.seed, s.engine.loaded.eos_token_ids, s.engine.loaded.tokenizer.get(),
+                        static_cast<uint64_t>(s.sampler.position));
   std::vector<int32_t> tokens(s.sequence.tokens.begin(), s.sequence.tokens.begin() + prompt);
   RequestOutput output;
   output.prompt_tokens = prompt;
+  output.cached_tokens = std::max<int64_t>(prompt - s.fresh_tokens, 0);
   std::span<const float> logits = first;
   while (output.finish_reason == FinishReason::kNone) {
-    Generation::Result result = generation.next(logits, tokens, prompt);
+    Generation::Result result = generation.next(logits, tokens, s.answer_start);
     output.finish_reason = result.finish_reason;
     output.error = result.error;
     output.error_code = result.error_code;
@@ -158,10 +202,13 @@ RequestOutput Session::generate(
     }
     tokens.push_back(result.token.id);
     const int32_t id = result.token.id;
-    const bool goes_on = !on_token || on_token(result.token, result.text);
+    set_pending(std::span(&id, 1));
+    ++s.sampler.position;
+    s.fresh_tokens = 0;
+    const bool wants_more = !on_token || on_token(result.token, result.text);
     output.tokens.push_back(std::move(result.token));
     if (output.finish_reason != FinishReason::kNone) break;
-    if (!goes_on) {
+    if (!wants_more) {
       output.finish_reason = FinishReason::kAbort;
     } else if (static_cast<int64_t>(tokens.size()) >= limit) {
       output.finish_reason = FinishReason::kLength;
@@ -181,13 +228,12 @@ SessionCheckpoint Session::checkpoint() {
   if (s.sequence.num_computed_tokens == 0)
     throw make_error(ErrorCode::kInvalidArgument,
                      "an empty session has nothing to go back to; feed it at least one token");
-  const int32_t slot = s.engine.cache->copy_to_new_slot(s.sequence);
-  if (slot == 0)
-    throw make_error(ErrorCode::kResourceExhausted, "no state slot is free for a checkpoint; drop an older one");
   SessionCheckpoint checkpoint;
-  checkpoint.impl_ = std::make_shared<SessionCheckpoint::Impl>(*s.engine.cache, slot, s.sequence);
+  checkpoint.impl_ = std::make_shared<SessionCheckpoint::Impl>(*s.engine.cache);
+  if (!s.engine.cache->share(s.sequence, checkpoint.impl_->held))
+    throw make_error(ErrorCode::kResourceExhausted, "no state slot is free for a checkpoint; drop an older one");
   checkpoint.impl_->logits = s.last_logits;
-  checkpoint.impl_->prefix_hash = s.sequence.prefix_hash;
+  checkpoint.impl_->answer_start = s.answer_start;
   return checkpoint;
 }
 
@@ -195,28 +241,47 @@ void Session::rollback(const SessionCheckpoint& checkpoint) {
   Impl& s = *impl_;
   if (!checkpoint.valid() || &checkpoint.impl_->cache != s.engine.cache.get())
     throw make_error(ErrorCode::kInvalidArgument, "the checkpoint is empty or of another engine");
-  const std::vector<int32_t>& held = checkpoint.impl_->tokens;
-  const std::span<const int32_t> now = tokens();
-  // Attention pages hold one continuation: the checkpoint's keys are still there only while its tokens begin the
-  // session's.
-  if (held.size() > now.size() || !std::equal(held.begin(), held.end(), now.begin()))
-    throw make_error(ErrorCode::kInvalidArgument, "the checkpoint of {} tokens is no prefix of the session's {} tokens",
-                     held.size(), now.size());
-  s.engine.cache->copy_back(checkpoint.impl_->state_slot, s.sequence);
-  s.sequence.tokens = held;
-  s.sequence.num_computed_tokens = static_cast<int64_t>(held.size());
-  s.sequence.num_prompt_tokens = std::min(s.sequence.num_prompt_tokens, s.sequence.num_computed_tokens);
-  s.sequence.prefix_hash = checkpoint.impl_->prefix_hash;
+  if (!s.engine.cache->share(checkpoint.impl_->held, s.sequence))
+    throw make_error(ErrorCode::kResourceExhausted,
+                     "no state slot is free to go back to a checkpoint; close a session");
   s.last_logits = checkpoint.impl_->logits;
-  s.engine.cache->follow_length(s.sequence);
-  s.compute(s.engine.loaded.config->scheduler.max_num_batched_tokens, s.sequence.num_tokens(), {});
+  s.answer_start = checkpoint.impl_->answer_start;
+  s.fresh_tokens = 0;
 }
 
-void Session::reset() {
-  impl_->engine.cache->release(impl_->sequence);
-  impl_->sequence = Sequence{};
-  impl_->last_logits.clear();
+std::unique_ptr<Session> Session::fork() const {
+  auto fork = std::make_unique<Impl>(impl_->engine);
+  if (impl_->sequence.num_computed_tokens > 0 && !impl_->engine.cache->share(impl_->sequence, fork->sequence))
+    throw make_error(ErrorCode::kResourceExhausted, "no state slot is free for a fork; close a session");
+  fork->last_logits = impl_->last_logits;
+  fork->answer_start = impl_->answer_start;
+  return std::unique_ptr<Session>(new Session(std::move(fork)));
 }
+
+void Session::save(const std::string& path) const {
+  if (impl_->sequence.num_computed_tokens == 0)
+    throw make_error(ErrorCode::kInvalidArgument, "an empty session cannot be saved; feed it at least one token");
+  SessionImage image = make_session_image(impl_->engine.loaded, *impl_->engine.cache, impl_->sequence);
+  image.logits = impl_->last_logits;
+  image.sampler = impl_->sampler;
+  image.sampler.answer_start = impl_->answer_start;
+  write_session_file(path, image);
+}
+
+void Session::load(const std::string& path) {
+  Impl& s = *impl_;
+  const SessionImage image = read_session_file(path);
+  check_session_image(s.engine.loaded, *s.engine.cache, image, path);
+  Sequence restored;
+  restore_session_image(s.engine.loaded, *s.engine.cache, image, restored);
+  s.forget();
+  s.sequence = std::move(restored);
+  s.last_logits = image.logits;
+  s.sampler = image.sampler;
+  s.answer_start = image.sampler.answer_start;
+}
+
+void Session::reset() { impl_->forget(); }
 
 std::vector<ExportedState> Session::export_states() const {
   if (impl_->sequence.num_computed_tokens == 0)

@@ -1,34 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstdlib>
-#include <map>
 
 #include "apps/cli/arguments.h"
 #include "apps/cli/cli.h"
 #include "apps/cli/engine_options.h"
 #include "apps/cli/inspect_facts.h"
+#include "apps/cli/layer_strip.h"
 #include "apps/cli/output.h"
 #include "engine/description.h"
 
 namespace coluber::cli {
 namespace {
 
-constexpr const char* kGlyphs[] = {"█", "▒", "◆", "░", "▚", "▤", "◇", "○"};
-constexpr const char* kColors[] = {"\033[36m", "\033[33m", "\033[35m", "\033[32m",
-                                   "\033[34m", "\033[31m", "\033[37m", "\033[90m"};
-constexpr const char* kPlain = "\033[0m";
-constexpr size_t kNumGlyphs = std::size(kGlyphs);
 constexpr int kBarCells = 48;
 constexpr int64_t kLongestDrawn = 1 << 20;
-
-std::string bytes_text(int64_t bytes) {
-  const double value = static_cast<double>(bytes);
-  if (bytes < 1000) return fmt::format("{} B", bytes);
-  if (value < 1e6) return fmt::format("{:.1f} kB", value / 1e3);
-  if (value < 1e9) return fmt::format("{:.1f} MB", value / 1e6);
-  if (value < 1e12) return fmt::format("{:.2f} GB", value / 1e9);
-  return fmt::format("{:.2f} TB", value / 1e12);
-}
 
 std::string count_text(int64_t count) {
   const double value = static_cast<double>(count);
@@ -53,7 +38,7 @@ bool states_grow(const ModelFacts& facts) {
 // Draws with or without colours.
 class Painter {
  public:
-  explicit Painter(bool colors) : colors_(colors) {}
+  explicit Painter(bool colors) : strip_(colors) {}
 
   void headline(const ModelFacts& facts) const {
     const ModelInfo& info = facts.info;
@@ -62,24 +47,10 @@ class Painter {
   }
 
   void strip(const ModelFacts& facts) const {
-    std::map<std::string, size_t> glyph_of;  // kind to its place in kGlyphs, in order of appearance
-    std::map<size_t, std::pair<std::string, int64_t>> legend;
-    std::string cells;
-    int column = 0;
-    const int width = std::clamp(terminal_columns() - 4, 16, 96);
-    for (const LayerFacts& layer : facts.layers) {
-      const std::string kind = layer.feed_forward.empty() ? layer.kind : layer.kind + " + " + layer.feed_forward;
-      const size_t place = glyph_of.try_emplace(kind, glyph_of.size() % kNumGlyphs).first->second;
-      legend[place].first = kind;
-      ++legend[place].second;
-      if (column == width) cells += "\n  ", column = 0;
-      cells += painted(place);
-      ++column;
-    }
-    output().write("Layers, first to last\n  " + cells + "\n");
-    for (const auto& [place, entry] : legend)
-      output().print("  {} {} × {}\n", painted(place), entry.first, entry.second);
-    output().write("\n");
+    std::vector<std::string> kinds;
+    for (const LayerFacts& layer : facts.layers)
+      kinds.push_back(layer.feed_forward.empty() ? layer.kind : layer.kind + " + " + layer.feed_forward);
+    output().write("Layers, first to last\n" + strip_.draw(kinds) + "\n");
   }
 
   void sizes(const ModelFacts& facts) const {
@@ -112,15 +83,15 @@ class Painter {
     lengths.push_back(longest);
     const int64_t weights = facts.info.weight_bytes;
     const double most = static_cast<double>(std::max<int64_t>(1, weights + facts.cache_bytes(lengths.back())));
-    output().print("Memory against context, one sequence   {} weights  {} states and attention\n", bar(0, 1),
-                   bar(1, 1));
+    output().print("Memory against context, one sequence   {} weights  {} states and attention\n", strip_.cell(0),
+                   strip_.cell(1));
     for (const int64_t tokens : lengths) {
       const int64_t cache = facts.cache_bytes(tokens);
       const int first = static_cast<int>(static_cast<double>(weights) / most * kBarCells + 0.5);
       const int both = static_cast<int>(static_cast<double>(weights + cache) / most * kBarCells + 0.5);
       // A part that is there is shown, however small.
       const int second = cache > 0 ? std::max(1, both - first) : 0;
-      output().print("  {:>8} {}{} {}\n", tokens_text(tokens), bar(0, first), bar(1, second),
+      output().print("  {:>8} {}{} {}\n", tokens_text(tokens), strip_.bar(0, first), strip_.bar(1, second),
                      bytes_text(weights + cache));
     }
     output().write("\n");
@@ -150,16 +121,7 @@ class Painter {
   }
 
  private:
-  std::string painted(size_t place) const {
-    return colors_ ? std::string(kColors[place]) + kGlyphs[place] + kPlain : std::string(kGlyphs[place]);
-  }
-  std::string bar(size_t place, int cells) const {
-    std::string out;
-    for (int i = 0; i < cells; ++i) out += kGlyphs[place];
-    return colors_ && cells > 0 ? kColors[place] + out + kPlain : out;
-  }
-
-  bool colors_;
+  LayerStrip strip_;
 };
 
 }  // namespace
@@ -197,7 +159,7 @@ int inspect_command(const std::vector<std::string>& args) {
     output().write(json_line(facts_json(facts)));
     return 0;
   }
-  const Painter painter(stdout_is_terminal() && std::getenv("NO_COLOR") == nullptr);
+  const Painter painter(stdout_has_colors());
   painter.headline(facts);
   painter.strip(facts);
   painter.sizes(facts);

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "apps/cli/arguments.h"
 #include "apps/cli/cli.h"
 #include "apps/cli/engine_options.h"
 #include "apps/cli/logprobs.h"
 #include "apps/cli/output.h"
+#include "apps/cli/output_path.h"
 #include "apps/cli/progress.h"
+#include "apps/cli/run_session.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
@@ -27,7 +30,7 @@ double rate(int64_t count, double seconds) { return seconds > 0.0 ? static_cast<
 struct RunOptions {
   EngineFlags engine;
   SamplingFlags sampling;
-  std::optional<std::string> prompt, prompt_ids, file, system;
+  std::optional<std::string> prompt, prompt_ids, file, system, session;
   bool chat = false;
   bool raw = false;
   bool json = false;
@@ -44,6 +47,7 @@ struct Generated {
   std::vector<TokenOutput> tokens;
   std::string text;
   FinishReason finish_reason = FinishReason::kAbort;
+  int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   std::string error;
   ErrorCode error_code = ErrorCode::kOk;
@@ -58,6 +62,9 @@ void declare(Arguments& arguments, RunOptions& options) {
   arguments.text("--system", &options.system, "TEXT", "system message in front of the prompt; needs a chat template");
   arguments.flag("--chat", &options.chat, "use the chat template (the default where the model has one)");
   arguments.flag("--raw", &options.raw, "go on from the prompt as it is, without the chat template");
+  arguments.section("Session");
+  arguments.text("--session", &options.session, "FILE",
+                 "go on from the session in FILE where it is there, and save it there at the end and on Ctrl-C");
   options.sampling.declare(arguments, kDefaultMaxTokens);
   arguments.section("Output");
   arguments.flag("--json", &options.json, "one JSON object at the end instead of streamed text");
@@ -71,6 +78,8 @@ void declare(Arguments& arguments, RunOptions& options) {
   arguments.example("git log -1 | coluber run path/to/model --temperature 0 > answer.txt",
                     "in a pipe, always the likeliest token");
   arguments.example("coluber run --prompt-ids 1,2,3 --json --logprobs 5", "ids in, everything out, for a program");
+  arguments.example("coluber run --session chat.session -p \"And in summer?\"",
+                    "a conversation that goes on another day, without reading it again");
 }
 
 std::string without_last_line_end(std::string text) {
@@ -99,6 +108,9 @@ void check_combinations(const RunOptions& options) {
   }
 }
 
+// A session that is there goes on without a prompt too.
+bool session_is_there(const RunOptions& options) { return options.session && file_exists(*options.session); }
+
 // The prompt as text; token ids come through `ids`.
 std::string read_prompt(const RunOptions& options, std::vector<int32_t>* ids) {
   std::string text;
@@ -115,10 +127,11 @@ std::string read_prompt(const RunOptions& options, std::vector<int32_t>* ids) {
   } else if (options.file) {
     text = without_last_line_end(read_text_file(*options.file));
     what = *options.file;
-  } else {
+  } else if (!stdin_is_terminal()) {
     text = without_last_line_end(read_stdin());
     what = "the prompt on standard input";
   }
+  if (text.empty() && session_is_there(options) && !options.prompt && !options.file) return text;
   if (text.empty()) {
     throw make_error(ErrorCode::kInvalidArgument, "run: {} is empty; a model needs at least one token to go on from",
                      options.prompt ? "the prompt after --prompt" : what);
@@ -127,7 +140,8 @@ std::string read_prompt(const RunOptions& options, std::vector<int32_t>* ids) {
   return text;
 }
 
-std::vector<int32_t> encode_prompt(const Engine& engine, const RunOptions& options, const std::string& text) {
+// Throws where the model cannot read text in the way that is asked for; whether that is as a conversation's turn.
+bool check_reads_text(const Engine& engine, const RunOptions& options) {
   if (!engine.has_tokenizer()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "run: this model has no tokenizer (tokenizer.json or its like), so it cannot read text; give token ids "
@@ -139,6 +153,11 @@ std::vector<int32_t> encode_prompt(const Engine& engine, const RunOptions& optio
                      "run: {} needs a chat template, and this model has none; leave it out",
                      options.chat ? "--chat" : "--system");
   }
+  return chat;
+}
+
+std::vector<int32_t> encode_prompt(const Engine& engine, const RunOptions& options, const std::string& text) {
+  const bool chat = check_reads_text(engine, options);
   std::vector<int32_t> ids;
   if (chat) {
     Json messages{Json::Array{}};
@@ -195,6 +214,7 @@ Generated generate(Engine& engine, const std::vector<int32_t>& prompt, const Sam
       if (streaming) stream(engine, piece, result.tokens.empty());
       result.tokens.insert(result.tokens.end(), piece.tokens.begin(), piece.tokens.end());
       result.text += piece.text;
+      result.prompt_tokens = piece.prompt_tokens;
       result.cached_tokens = piece.cached_tokens;
       if (piece.finish_reason != FinishReason::kNone) {
         result.finish_reason = piece.finish_reason;
@@ -206,6 +226,46 @@ Generated generate(Engine& engine, const std::vector<int32_t>& prompt, const Sam
     if (result.tokens.empty()) bar.update(std::min(fed, prompt_tokens), prompt_tokens);
   }
   timings->decode_s = result.tokens.empty() ? 0.0 : seconds_since(decode_start);
+  return result;
+}
+
+std::vector<int32_t> encode_continuation(const Engine& engine, const RunSession& session, const RunOptions& options,
+                                         const std::string& text) {
+  if (options.system) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "run: --system stands at the beginning of a session, and this one has begun; leave it out");
+  }
+  return check_reads_text(engine, options) ? session.next_turn(text) : session.next_text(text);
+}
+
+Generated generate_in_session(Engine& engine, RunSession& session, const std::vector<int32_t>& ids,
+                              const SamplingParams& sampling, bool streaming, Timings* timings) {
+  Generated result;
+  const auto start = Clock::now();
+  ProgressBar bar("reading the prompt", "tokens");
+  if (session.read(ids, [&bar](int64_t done, int64_t total) { bar.update(done, total); })) {
+    bar.finish();
+    timings->prefill_s = seconds_since(start);
+    const auto decode_start = Clock::now();
+    bool first = true;
+    RequestOutput output = session.answer(sampling, [&](const TokenOutput& token, const std::string& text) {
+      RequestOutput piece;
+      piece.tokens.push_back(token);
+      piece.text = text;
+      if (streaming) stream(engine, piece, std::exchange(first, false));
+      return !interrupted();
+    });
+    timings->decode_s = seconds_since(decode_start);
+    result.tokens = std::move(output.tokens);
+    result.text = std::move(output.text);
+    result.finish_reason = output.finish_reason;
+    result.prompt_tokens = output.prompt_tokens;
+    result.cached_tokens = output.cached_tokens;
+    result.error = output.error;
+    result.error_code = output.error_code;
+  }
+  // A session that failed is not worth more than the one in the file.
+  if (result.finish_reason != FinishReason::kError) session.save();
   return result;
 }
 
@@ -221,7 +281,7 @@ Json result_json(const Engine& engine, const std::vector<int32_t>& prompt, const
   Json::Array prompt_ids(prompt.begin(), prompt.end());
   Json::Array output_ids;
   for (const TokenOutput& token : generated.tokens) output_ids.emplace_back(token.id);
-  const int64_t prompt_tokens = static_cast<int64_t>(prompt.size());
+  const int64_t prompt_tokens = generated.prompt_tokens;
   const int64_t completion_tokens = static_cast<int64_t>(generated.tokens.size());
   Json out;
   out.set("prompt_ids", std::move(prompt_ids));
@@ -235,7 +295,7 @@ Json result_json(const Engine& engine, const std::vector<int32_t>& prompt, const
   out.set("timings", Json::Object{{"load_s", timings.load_s},
                                   {"prefill_s", timings.prefill_s},
                                   {"decode_s", timings.decode_s},
-                                  {"prompt_tps", rate(prompt_tokens, timings.prefill_s)},
+                                  {"prompt_tps", rate(prompt_tokens - generated.cached_tokens, timings.prefill_s)},
                                   {"decode_tps", rate(completion_tokens - 1, timings.decode_s)}});
   return out;
 }
@@ -259,7 +319,7 @@ int run_command(const std::vector<std::string>& args) {
   declare(arguments, options);
   if (!arguments.parse(args)) return 0;
   check_combinations(options);
-  if (!options.prompt && !options.prompt_ids && !options.file && stdin_is_terminal()) {
+  if (!options.prompt && !options.prompt_ids && !options.file && stdin_is_terminal() && !session_is_there(options)) {
     std::fputs((arguments.help() + "\n").c_str(), stderr);
     notice("run: there is no prompt; give one with -p TEXT, -f FILE, --prompt-ids, or through a pipe");
     return exit_code(ErrorCode::kInvalidArgument);
@@ -282,9 +342,17 @@ int run_command(const std::vector<std::string>& args) {
   if (sampling.logprobs && !options.json) {
     throw Error(ErrorCode::kInvalidArgument, "run: --logprobs are shown with --json only; add it");
   }
-  if (!options.prompt_ids) ids = encode_prompt(*engine, options, text);
+  std::optional<RunSession> session;
+  if (options.session) {
+    check_output_path("run: --session", *options.session, model);
+    session.emplace(*engine, *options.session);
+  }
+  const bool continues = session && !session->is_new();
+  if (!options.prompt_ids && !(continues && text.empty()))
+    ids = continues ? encode_continuation(*engine, *session, options, text) : encode_prompt(*engine, options, text);
 
-  const Generated generated = generate(*engine, ids, sampling, !options.json, &timings);
+  const Generated generated = session ? generate_in_session(*engine, *session, ids, sampling, !options.json, &timings)
+                                      : generate(*engine, ids, sampling, !options.json, &timings);
   if (options.json) {
     std::optional<Json> logprobs;
     if (sampling.logprobs) logprobs = logprobs_json(*engine, model, generated);
@@ -296,7 +364,8 @@ int run_command(const std::vector<std::string>& args) {
   if (generated.finish_reason == FinishReason::kError) throw Error(generated.error_code, "run: " + generated.error);
   if (interrupted()) throw Error(ErrorCode::kCancelled, "stopped by Ctrl-C");
   if (options.verbose || (stderr_is_terminal() && !options.json)) {
-    report_timings(static_cast<int64_t>(ids.size()), static_cast<int64_t>(generated.tokens.size()), timings);
+    report_timings(generated.prompt_tokens - generated.cached_tokens, static_cast<int64_t>(generated.tokens.size()),
+                   timings);
   }
   return 0;
 }

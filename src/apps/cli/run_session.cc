@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/cli/run_session.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/cli/cli.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/mapped_file.h"
+
+namespace coluber::cli {
+namespace {
+
+// Before minutes are spent on an answer that cannot be kept.
+void check_writable(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const std::string name = folder.empty() ? "." : folder.string();
+  if (access(name.c_str(), W_OK | X_OK) == 0) return;
+  throw make_error(ErrorCode::kIo,
+                   "run: --session cannot be saved: '{}' is no folder that may be written to; name another", name);
+}
+
+Json message(const char* role, const std::string& content) {
+  return Json::Object{{"role", role}, {"content", content}};
+}
+
+}  // namespace
+
+RunSession::RunSession(Engine& engine, std::string path)
+    : engine_(engine), path_(std::move(path)), session_(engine.open_session()) {
+  check_writable(path_);
+  if (!file_exists(path_)) return;
+  session_->load(path_);
+  restored_tokens_ = std::ssize(session_->tokens());
+}
+
+std::vector<int32_t> RunSession::next_text(const std::string& text) const { return engine_.encode(text, false); }
+
+std::vector<int32_t> RunSession::next_turn(const std::string& text) const {
+  // The file holds tokens and no messages. What the template writes behind an answer and around the next turn is what
+  // it writes behind this stand-in.
+  constexpr std::string_view kAnswer = "colubersanswer";
+  const Json messages(
+      Json::Array{message("user", "x"), message("assistant", std::string(kAnswer)), message("user", text)});
+  const std::string rendered = engine_.apply_chat_template(messages.dump());
+  const size_t at = rendered.find(kAnswer);
+  if (at == std::string::npos) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        "run: this model's chat template leaves earlier answers out, so a turn cannot follow one; give the text "
+        "with --raw");
+  }
+  std::vector<int32_t> ids = engine_.encode(rendered.substr(at + kAnswer.size()), false);
+  // An answer that came to its end has its end token already.
+  const std::span<const int32_t> pending = session_->pending(), held = session_->tokens();
+  const int32_t last = !pending.empty() ? pending.back() : held.empty() ? -1 : held.back();
+  const std::span<const int32_t> ends = engine_.eos_token_ids();
+  if (!ids.empty() && ids.front() == last && std::find(ends.begin(), ends.end(), last) != ends.end())
+    ids.erase(ids.begin());
+  return ids;
+}
+
+bool RunSession::read(const std::vector<int32_t>& ids,
+                      const std::function<void(int64_t done, int64_t total)>& on_progress) {
+  std::vector<int32_t> all(session_->pending().begin(), session_->pending().end());
+  all.insert(all.end(), ids.begin(), ids.end());
+  const int64_t total = std::ssize(all), step = engine_.config().scheduler.max_num_batched_tokens;
+  const int64_t limit = engine_.config().max_model_len;
+  if (num_tokens() + total > limit) {
+    throw make_error(
+        ErrorCode::kContextLength,
+        "run: the session holds {} tokens, {} more are to be read and the context limit is {}; shorten the "
+        "prompt, or begin a new session",
+        num_tokens(), total, limit);
+  }
+  const std::span<const int32_t> rest(all);
+  for (int64_t done = 0; done < total;) {
+    if (interrupted()) {
+      session_->set_pending(rest.subspan(static_cast<size_t>(done)));
+      return false;
+    }
+    const int64_t size = std::min(step, total - done);
+    session_->extend(rest.subspan(static_cast<size_t>(done), static_cast<size_t>(size)));
+    done += size;
+    on_progress(done, total);
+  }
+  return true;
+}
+
+RequestOutput RunSession::answer(
+    const SamplingParams& sampling,
+    const std::function<bool(const TokenOutput& token, const std::string& text)>& on_token) {
+  return session_->generate(sampling, on_token);
+}
+
+void RunSession::save() const {
+  if (num_tokens() > 0) session_->save(path_);
+}
+
+}  // namespace coluber::cli
