@@ -75,6 +75,38 @@ double parse_number(std::string_view command, std::string_view flags, const std:
   return value;
 }
 
+// Bytes of a unit; 0 where there is no such unit.
+double unit_bytes(std::string_view unit) {
+  if (unit.empty() || unit == "B") return 1.0;
+  // vLLM's single letters: small ones are powers of 1000, capitals of 1024.
+  constexpr std::string_view kLetters = "kmgt", kCapitals = "KMGT";
+  const bool small = kLetters.find(unit[0]) != std::string_view::npos;
+  const size_t power = small ? kLetters.find(unit[0]) : kCapitals.find(unit[0]);
+  if (power == std::string_view::npos) return 0.0;
+  const std::string_view rest = unit.substr(1);
+  if (rest != "" && rest != "B" && rest != "iB") return 0.0;
+  const bool binary = rest == "iB" || (rest.empty() && !small);
+  return std::pow(binary ? 1024.0 : 1000.0, static_cast<double>(power + 1));
+}
+
+int64_t parse_bytes(std::string_view command, std::string_view flags, const std::string& word,
+                    const std::function<int64_t()>& whole) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  const std::string_view unit(end, static_cast<size_t>(word.data() + word.size() - end));
+  const bool share = unit == "%";
+  const double factor = share ? 0.01 * static_cast<double>(whole()) : unit_bytes(unit);
+  const double bytes = value * factor;
+  if (error != std::errc() || !(value > 0.0) || factor <= 0.0 || (share && value > 100.0) || bytes < 1.0 ||
+      bytes > 9e18) {
+    refuse(command,
+           fmt::format("{} expects an amount of memory above 0, such as 8000000, 1.5GB, 512MiB or 25% (of what "
+                       "is free), found '{}'",
+                       long_name(flags), word));
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 // Breaks at spaces; every line after the first starts with `indent` spaces.
 std::string wrap(std::string_view text, size_t column, size_t indent) {
   std::string out;
@@ -186,6 +218,15 @@ void Arguments::positional(std::string_view name, std::string* value, std::strin
                                 [value](const std::vector<std::string>& words) { *value = words.back(); }});
 }
 
+void Arguments::positionals(std::string_view name, std::vector<std::string>* values, std::string_view help) {
+  CLI::Option* option = impl_->app.add_option(std::string(name));
+  option->type_size(1)->expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args(true);
+  option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  impl_->required.emplace_back(name);
+  impl_->positionals.push_back({std::string(name), "", std::string(help), option,
+                                [values](const std::vector<std::string>& words) { *values = words; }});
+}
+
 void Arguments::text(std::string_view flags, std::string* value, std::string_view meta, std::string_view help) {
   impl_->add(flags, meta, std::string(help), *value,
              [value](const std::vector<std::string>& words) { *value = words.back(); });
@@ -222,6 +263,14 @@ void Arguments::number(std::string_view flags, std::optional<double>* value, Num
   impl_->add(flags, "X", std::string(help), *value ? fmt::format("{}", **value) : std::string(),
              [this, value, range, name = std::string(flags)](const std::vector<std::string>& words) {
                *value = parse_number(impl_->command, name, words.back(), range);
+             });
+}
+
+void Arguments::bytes(std::string_view flags, std::optional<int64_t>* value, std::function<int64_t()> whole,
+                      std::string_view help) {
+  impl_->add(flags, "SIZE", std::string(help), *value ? std::to_string(**value) : std::string(),
+             [this, value, whole = std::move(whole), name = std::string(flags)](const std::vector<std::string>& words) {
+               *value = parse_bytes(impl_->command, name, words.back(), whole);
              });
 }
 

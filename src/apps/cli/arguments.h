@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -37,6 +38,8 @@ class Arguments {
 
   // An optional word without a flag. `required` words are asked for by name.
   void positional(std::string_view name, std::string* value, std::string_view help, bool required = false);
+  // One or more words.
+  void positionals(std::string_view name, std::vector<std::string>* values, std::string_view help);
   // `help` shows the value found at the time of declaration as the default, unless it is empty or unset.
   void text(std::string_view flags, std::string* value, std::string_view meta, std::string_view help);
   void text(std::string_view flags, std::optional<std::string>* value, std::string_view meta, std::string_view help);
@@ -44,6 +47,9 @@ class Arguments {
   void integer(std::string_view flags, int64_t* value, IntegerRange range, std::string_view help);
   void integer(std::string_view flags, std::optional<int64_t>* value, IntegerRange range, std::string_view help);
   void number(std::string_view flags, std::optional<double>* value, NumberRange range, std::string_view help);
+  // An amount of memory: "8000000", "1.5GB" (powers of 1000), "512MiB" (of 1024), or "25%" of `whole`.
+  void bytes(std::string_view flags, std::optional<int64_t>* value, std::function<int64_t()> whole,
+             std::string_view help);
   void choice(std::string_view flags, std::string* value, std::vector<std::string> choices, std::string_view help);
   void flag(std::string_view flags, bool* value, std::string_view help);
 

@@ -30,6 +30,8 @@ namespace coluber::cli {
 // `args` are the words after the subcommand's name.
 int run_command(const std::vector<std::string>& args);
 int chat_command(const std::vector<std::string>& args);
+int batch_command(const std::vector<std::string>& args);
+int session_command(const std::vector<std::string>& args);
 int logits_command(const std::vector<std::string>& args);
 int tokenize_command(const std::vector<std::string>& args);
 int detokenize_command(const std::vector<std::string>& args);

@@ -4,6 +4,7 @@
 #include "apps/cli/cli.h"
 #include "apps/cli/progress.h"
 #include "base/error.h"
+#include "engine/host_memory.h"
 #include "formats/weight_source.h"
 #include "kernels/op_registry.h"
 
@@ -36,6 +37,9 @@ void EngineFlags::declare(Arguments& arguments) {
   arguments.choice("--dtype", &dtype_, {"float32", "auto"},
                    "float32 computes with fp32 activations, states and sums from weights as stored; auto may round "
                    "activations to bf16 inside matrix products where the processor multiplies bf16");
+  arguments.flag("--deterministic", &deterministic_,
+                 "the same bits whatever else runs in the batch, however a prompt is cut and whatever comes from the "
+                 "cache; somewhat slower");
   arguments.integer("--max-model-len", &max_model_len_, {0, kMaxTokens},
                     "most tokens of a sequence; 0: the model's limit");
   arguments.integer("--max-num-batched-tokens", &max_num_batched_tokens_, {1, kMaxTokens},
@@ -47,17 +51,88 @@ void EngineFlags::declare(Arguments& arguments) {
   arguments.choice("--kv-cache-dtype", &kv_cache_dtype_, kStateDTypes, "keys and values of attention; auto: float32");
 }
 
+void EngineFlags::declare_memory(Arguments& arguments) {
+  arguments.bytes("--kv-cache-memory-bytes", &kv_cache_memory_bytes_, available_memory_bytes,
+                  "memory for states and attention pages together, as 4GB, 512MiB or 25% of what is free; without it "
+                  "as much as is needed, up to nine tenths of that");
+  arguments.integer("--block-size", &block_size_, {1, 1 << 16}, "tokens of an attention page");
+  arguments.choice("--cache-layout", &cache_layout_, {"elastic", "shared"},
+                   "elastic: states and attention pages have sizes and memory of their own; shared: one page size for "
+                   "both, as other engines have it");
+  arguments.flag("--verify-states", &verify_states_,
+                 "check a checksum of every state before it is used; a damaged one is computed anew");
+}
+
+void EngineFlags::declare_serving(Arguments& arguments, int64_t default_max_num_seqs) {
+  serving_ = true;
+  max_num_seqs_ = default_max_num_seqs;
+  arguments.section("Many requests at once");
+  arguments.integer("--max-num-seqs", &max_num_seqs_, {1, 1 << 16},
+                    "requests that run at once; more give more tokens a second and need more memory");
+  arguments.choice("--scheduling-policy", &scheduling_policy_, {"fcfs", "priority"},
+                   "who goes first: who came first, or who has the lower \"priority\"");
+  arguments.integer(
+      "--long-prefill-token-threshold", &long_prefill_token_threshold_, {0, kMaxTokens},
+      "most tokens of one prompt in a step while others wait, so that a long prompt does not hold up short "
+      "ones; 0: no limit");
+  arguments.choice(
+      "--preemption", &preemption_, {"auto", "park", "recompute"},
+      "when memory runs out, the latest request makes room: its states are put aside (park) or dropped and "
+      "computed again (recompute); auto takes the cheaper");
+  arguments.bytes("--parking-memory-bytes", &parking_memory_bytes_, available_memory_bytes,
+                  "memory for requests put aside; without it as much as the cache has");
+  arguments.section("State cache");
+  arguments.flag("--enable-prefix-caching", &enable_prefix_caching_,
+                 "prompts that begin alike share their states and attention pages (the default)");
+  arguments.flag("--no-enable-prefix-caching", &no_prefix_caching_, "every prompt is computed from its first token");
+  arguments.choice("--mamba-cache-mode", &mamba_cache_mode_, {"auto", "all", "align", "none"},
+                   "where recurrent states are kept for later requests. auto: where they pay, at ends of prompts and "
+                   "turns, where prompts part, and here and there in long ones; all: at every mamba block; align: at "
+                   "block ends that steps reach; none: nowhere");
+  arguments.integer("--mamba-block-size", &mamba_block_size_, {1, kMaxTokens},
+                    "tokens between states in modes all and align; without it 256");
+  arguments.integer("--mamba-retention-interval", &mamba_retention_interval_, {0, kMaxTokens},
+                    "of the states of modes all and align, one so many tokens stays; 0: those that a later prompt can "
+                    "reach for certain; without it all stay");
+  arguments.integer("--prefix-match-unit", &prefix_match_unit_, {1, kMaxTokens},
+                    "mode align: the finest place at which a hit may end; divides both block sizes");
+  declare_memory(arguments);
+}
+
+void EngineFlags::apply_serving(EngineOptions& options) const {
+  if (enable_prefix_caching_ && no_prefix_caching_) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--enable-prefix-caching and --no-enable-prefix-caching exclude each other; leave one out");
+  }
+  options.max_num_seqs = max_num_seqs_;
+  options.enable_prefix_caching = !no_prefix_caching_;
+  options.mamba_cache_mode = no_prefix_caching_ ? MambaCacheMode::kNone : *parse_mamba_cache_mode(mamba_cache_mode_);
+  options.mamba_block_size = mamba_block_size_;
+  options.mamba_retention_interval = mamba_retention_interval_;
+  options.prefix_match_unit = prefix_match_unit_;
+  options.preemption = *parse_preemption_mode(preemption_);
+  options.parking_memory_bytes = parking_memory_bytes_.value_or(0);
+  options.scheduling_policy = *parse_scheduling_policy(scheduling_policy_);
+  options.long_prefill_token_threshold = long_prefill_token_threshold_;
+}
+
 EngineOptions EngineFlags::options(bool needs_model) const {
   check_forced_implementations();  // the engine's check, before a machine is measured or a folder looked for
   EngineOptions options;
   options.model = needs_model ? model_or_builtin(model) : model;
   options.num_threads = static_cast<int>(threads_);
   options.dtype = dtype_;
+  options.deterministic = deterministic_;
   options.max_model_len = max_model_len_;
   options.max_num_batched_tokens = max_num_batched_tokens_;
   options.mamba_cache_dtype = state_dtype(mamba_cache_dtype_);
   options.mamba_ssm_cache_dtype = state_dtype(mamba_ssm_cache_dtype_);
   options.kv_cache_dtype = state_dtype(kv_cache_dtype_);
+  options.block_size = block_size_;
+  options.kv_cache_memory_bytes = kv_cache_memory_bytes_.value_or(0);
+  options.cache_layout = *parse_cache_layout(cache_layout_);
+  options.verify_states = verify_states_;
+  if (serving_) apply_serving(options);
   return options;
 }
 

@@ -19,6 +19,10 @@ class EngineFlags {
   void declare_model(Arguments& arguments);
   // --threads, --dtype, --max-model-len, --max-num-batched-tokens and the state dtypes.
   void declare(Arguments& arguments);
+  // Where the memory of states and pages comes from: for commands that run one sequence, or few.
+  void declare_memory(Arguments& arguments);
+  // Many requests at once, what the cache keeps of them, and who goes first; with `declare_memory`'s.
+  void declare_serving(Arguments& arguments, int64_t default_max_num_seqs);
   // After parsing. Throws Error for a model that is not there.
   // Without `needs_model` an unnamed model stays unnamed.
   EngineOptions options(bool needs_model = true) const;
@@ -28,11 +32,27 @@ class EngineFlags {
  private:
   int64_t threads_ = 0;
   std::string dtype_ = "float32";
+  bool deterministic_ = false;
   int64_t max_model_len_ = 0;
   int64_t max_num_batched_tokens_ = 512;
   std::string mamba_cache_dtype_ = "auto";
   std::string mamba_ssm_cache_dtype_ = "auto";
   std::string kv_cache_dtype_ = "auto";
+  void apply_serving(EngineOptions& options) const;
+
+  int64_t block_size_ = EngineOptions().block_size;
+  std::optional<int64_t> kv_cache_memory_bytes_, parking_memory_bytes_;
+  std::string cache_layout_{cache_layout_name(EngineOptions().cache_layout)};
+  bool verify_states_ = false;
+
+  bool serving_ = false;
+  int64_t max_num_seqs_ = EngineOptions().max_num_seqs;
+  std::string mamba_cache_mode_ = "auto";
+  bool enable_prefix_caching_ = false, no_prefix_caching_ = false;
+  std::optional<int64_t> mamba_block_size_, mamba_retention_interval_, prefix_match_unit_;
+  std::string preemption_{preemption_mode_name(EngineOptions().preemption)};
+  std::string scheduling_policy_{scheduling_policy_name(EngineOptions().scheduling_policy)};
+  int64_t long_prefill_token_threshold_ = 0;
 };
 
 class SamplingFlags {

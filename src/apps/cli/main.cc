@@ -23,11 +23,13 @@ struct Command {
 constexpr Command kCommands[] = {
     {"run", "generate text from a prompt, as it comes", run_command},
     {"chat", "a conversation, with line editing and history", chat_command},
+    {"batch", "many requests from a file, many at once", batch_command},
     {"inspect", "what a model is and what memory it takes, before running it", inspect_command},
     {"models", "the families of models that can be run", models_command},
     {"tokenize", "text to token ids", tokenize_command},
     {"detokenize", "token ids to text", detokenize_command},
     {"template", "render conversations with a model's chat template", template_command},
+    {"session", "show, export and import files of 'run --session'", session_command},
     {"logits", "logits, hidden states and recurrent states into a safetensors file", logits_command},
     {"bench", "how fast this machine runs a model, and how far that is from what it could do", bench_command},
 };

@@ -27,14 +27,14 @@ ProgressBar::ProgressBar(std::string title, std::string unit)
 
 ProgressBar::~ProgressBar() { finish(); }
 
-void ProgressBar::update(int64_t done, int64_t total) {
+void ProgressBar::update(int64_t done, int64_t total, std::string_view note) {
   const auto now = std::chrono::steady_clock::now();
   if (!enabled_ || total <= 0 || now - started_ < kFirstDraw || (visible_ && now - drawn_ < kRedraw)) return;
   drawn_ = now;
   visible_ = true;
   const double share = std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0);
-  const std::string text = fmt::format(" {:3.0f} % {}/{}{}", share * 100.0, amount(done, unit_), amount(total, unit_),
-                                       unit_ == "B" ? "" : " " + unit_);
+  const std::string text = fmt::format(" {:3.0f} % {}/{}{}{}", share * 100.0, amount(done, unit_), amount(total, unit_),
+                                       unit_ == "B" ? "" : " " + unit_, note);
   const int width = std::clamp(terminal_columns() - static_cast<int>(title_.size() + text.size()) - 5, 5, 40);
   const int filled = static_cast<int>(share * width);
   std::string bar;

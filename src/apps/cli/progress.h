@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace coluber::cli {
 
@@ -18,7 +19,8 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  void update(int64_t done, int64_t total);
+  // `note` stands after the amounts.
+  void update(int64_t done, int64_t total, std::string_view note = {});
   void finish() noexcept;
 
  private:

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The work of `coluber batch`: checks every line of the input first, then feeds the engine as requests arrive and slots
+// come free, and writes each result when it ends. Keeps the books for the progress bar and for --stats. Borrows all it
+// is given; one thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <queue>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "apps/cli/batch_input.h"
+#include "apps/cli/batch_output.h"
+#include "apps/cli/progress.h"
+#include "coluber/engine.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace coluber::cli {
+
+class BatchRun {
+ public:
+  // `tokenizer` is for log-probabilities; null where the model has none.
+  BatchRun(Engine& engine, const BatchInput& input, BatchOutput& output, SamplingParams defaults,
+           const Tokenizer* tokenizer);
+
+  // Until every line has its result, or Ctrl-C: requests that have not ended are then dropped, without a result.
+  void run();
+
+  struct Counts {
+    int64_t lines = 0;        // that the input has
+    int64_t done_before = 0;  // of them with a result in the output at the start
+    int64_t done = 0;         // results written now
+    int64_t failed = 0;       // of them with an error
+    int64_t cancelled = 0;    // of them ended by cancel_after_tokens
+    int64_t with_priority = 0;
+    int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
+  };
+  const Counts& counts() const noexcept { return counts_; }
+  double seconds() const noexcept { return seconds_; }
+  Json stats() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Waiting {
+    const BatchInput::Line* line = nullptr;
+    int64_t priority = 0;
+    double arrival_s = 0.0;
+  };
+  struct Later {  // the queue's top is what comes first
+    bool operator()(const Waiting& a, const Waiting& b) const noexcept;
+  };
+  struct Output {
+    std::vector<TokenOutput> tokens;
+    std::string text;
+    FinishReason finish_reason = FinishReason::kNone;
+  };
+  struct Active {
+    BatchRequest request;
+    int64_t prompt_tokens = 0, completion_tokens = 0;
+    std::vector<Output> outputs;
+    RequestOutput last;  // what it says of the whole request
+    double started_s = 0.0, first_token_s = -1.0;
+  };
+
+  void check_lines();
+  void admit();
+  void start(const Waiting& waiting);
+  Request make_request(const BatchRequest& given) const;
+  void take(RequestOutput&& piece);
+  void finish(RequestId id);
+  void write_problem(const Json& id, int64_t line, ErrorCode code, const std::string& problem);
+  Json result_json(const Active& active) const;
+  void show_progress();
+  void wait_for_arrival() const;
+  double now_s() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
+
+  Engine& engine_;
+  const BatchInput& input_;
+  BatchOutput& output_;
+  SamplingParams defaults_;
+  const Tokenizer* tokenizer_;
+  size_t max_active_;
+
+  std::vector<Waiting> coming_;  // by arrival
+  size_t next_ = 0;
+  std::priority_queue<Waiting, std::vector<Waiting>, Later> arrived_;
+  std::map<RequestId, Active> active_;
+  Counts counts_;
+  std::vector<double> first_token_s_, whole_s_;  // after the arrival
+  Clock::time_point started_;
+  double seconds_ = 0.0;
+  ProgressBar bar_{"batch", "requests"};
+};
+
+}  // namespace coluber::cli
