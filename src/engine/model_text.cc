@@ -3,7 +3,6 @@
 
 #include "base/mapped_file.h"
 #include "formats/gguf.h"
-#include "text/tokenizer/stored_vocabulary.h"
 
 namespace coluber {
 namespace {
@@ -18,33 +17,13 @@ std::optional<int64_t> special_id(const GgufFile& file, std::string_view name) {
   return file.integer(fmt::format("tokenizer.ggml.{}_token_id", key));
 }
 
-bool has_tokenizer(const GgufFile& file) {
-  return file.has("tokenizer.ggml.model") && file.text("tokenizer.ggml.model") != "none";
-}
-
 template <typename T>
 std::span<const T> span_of(const std::vector<T>* list) {
   return list == nullptr ? std::span<const T>() : std::span<const T>(*list);
 }
 
 std::unique_ptr<Tokenizer> tokenizer_in(const GgufFile& file) {
-  StoredVocabulary v;
-  v.model = file.text("tokenizer.ggml.model").value_or("");
-  v.split = file.text("tokenizer.ggml.pre").value_or("");
-  v.tokens = span_of(file.texts("tokenizer.ggml.tokens"));
-  v.merges = span_of(file.texts("tokenizer.ggml.merges"));
-  v.scores = span_of(file.reals("tokenizer.ggml.scores"));
-  v.types = span_of(file.integers("tokenizer.ggml.token_type"));
-  v.bos_id = special_id(file, "bos");
-  v.eos_id = special_id(file, "eos");
-  v.unk_id = special_id(file, "unk");
-  v.pad_id = special_id(file, "pad");
-  v.add_bos = file.boolean("tokenizer.ggml.add_bos_token");
-  v.add_eos = file.boolean("tokenizer.ggml.add_eos_token");
-  v.add_space_prefix = file.boolean("tokenizer.ggml.add_space_prefix").value_or(v.add_space_prefix);
-  v.remove_extra_spaces = file.boolean("tokenizer.ggml.remove_extra_whitespaces").value_or(v.remove_extra_spaces);
-  v.charsmap = span_of(file.integers("tokenizer.ggml.precompiled_charsmap"));
-  return Tokenizer::from_vocabulary(v, file.path());
+  return Tokenizer::from_vocabulary(stored_vocabulary(file), file.path());
 }
 
 Json special_tokens_in(const GgufFile& file) {
@@ -79,11 +58,35 @@ std::optional<ChatTemplates> templates_in(const GgufFile& file) {
 
 }  // namespace
 
+bool has_stored_tokenizer(const GgufFile& file) {
+  return file.has("tokenizer.ggml.model") && file.text("tokenizer.ggml.model") != "none";
+}
+
+StoredVocabulary stored_vocabulary(const GgufFile& file) {
+  StoredVocabulary v;
+  v.model = file.text("tokenizer.ggml.model").value_or("");
+  v.split = file.text("tokenizer.ggml.pre").value_or("");
+  v.tokens = span_of(file.texts("tokenizer.ggml.tokens"));
+  v.merges = span_of(file.texts("tokenizer.ggml.merges"));
+  v.scores = span_of(file.reals("tokenizer.ggml.scores"));
+  v.types = span_of(file.integers("tokenizer.ggml.token_type"));
+  v.bos_id = special_id(file, "bos");
+  v.eos_id = special_id(file, "eos");
+  v.unk_id = special_id(file, "unk");
+  v.pad_id = special_id(file, "pad");
+  v.add_bos = file.boolean("tokenizer.ggml.add_bos_token");
+  v.add_eos = file.boolean("tokenizer.ggml.add_eos_token");
+  v.add_space_prefix = file.boolean("tokenizer.ggml.add_space_prefix").value_or(v.add_space_prefix);
+  v.remove_extra_spaces = file.boolean("tokenizer.ggml.remove_extra_whitespaces").value_or(v.remove_extra_spaces);
+  v.charsmap = span_of(file.integers("tokenizer.ggml.precompiled_charsmap"));
+  return v;
+}
+
 std::unique_ptr<Tokenizer> find_tokenizer(const ModelFolder& model) {
   if (!file_exists(model.tokenizer_path)) return nullptr;
   if (!is_gguf_file(model.tokenizer_path)) return Tokenizer::load(model.tokenizer_path);
   const GgufFile file(model.tokenizer_path);
-  return has_tokenizer(file) ? tokenizer_in(file) : nullptr;
+  return has_stored_tokenizer(file) ? tokenizer_in(file) : nullptr;
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const ModelFolder& model) {

@@ -7,8 +7,10 @@
 #include <memory>
 #include <optional>
 
+#include "formats/gguf_file.h"
 #include "formats/model_folder.h"
 #include "text/chat_template/chat_template.h"
+#include "text/tokenizer/stored_vocabulary.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace coluber {
@@ -17,6 +19,10 @@ namespace coluber {
 std::unique_ptr<Tokenizer> find_tokenizer(const ModelFolder& model);
 // Throws Error(kNotFound) where the model has none.
 std::unique_ptr<Tokenizer> load_tokenizer(const ModelFolder& model);
+
+// What a GGUF file holds of a tokenizer; views of the file.
+bool has_stored_tokenizer(const GgufFile& file);
+StoredVocabulary stored_vocabulary(const GgufFile& file);
 
 // None where the model has none. Throws Error where what is there cannot be used.
 std::optional<ChatTemplates> find_chat_template(const ModelFolder& model);

@@ -31,6 +31,7 @@ constexpr Command kCommands[] = {
     {"template", "render conversations with a model's chat template", template_command},
     {"session", "show, export and import files of 'run --session'", session_command},
     {"logits", "logits, hidden states and recurrent states into a safetensors file", logits_command},
+    {"convert", "write a model in another format, or quantised", convert_command},
     {"bench", "how fast this machine runs a model, and how far that is from what it could do", bench_command},
 };
 
