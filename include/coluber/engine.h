@@ -52,7 +52,7 @@ struct EngineOptions {
   std::string dtype = "float32";  // "float32" or "auto"
   // Results have the same bits whatever the batch, the chunks of a prompt and what came from the cache.
   bool deterministic = false;
-  int64_t max_model_len = 0;      // 0: the model's limit
+  int64_t max_model_len = 0;  // 0: the model's limit
   int64_t max_num_batched_tokens = 512;
   int64_t max_num_seqs = 8;
   int64_t block_size = 16;
@@ -61,7 +61,7 @@ struct EngineOptions {
   std::optional<DType> kv_cache_dtype;
   // Which states are kept for later requests that begin alike: none; one a mamba block (kAll); those at block ends that
   // steps reach (kAlign); where they pay (kAuto). kNone and enable_prefix_caching = false are the same.
-  MambaCacheMode mamba_cache_mode = MambaCacheMode::kNone;
+  MambaCacheMode mamba_cache_mode = MambaCacheMode::kAuto;
   bool enable_prefix_caching = true;
   std::optional<int64_t> mamba_block_size;          // tokens of a state block in modes all and align; unset: 256
   std::optional<int64_t> mamba_retention_interval;  // all, align: keep one state so many tokens; 0: reachable ones only
@@ -208,6 +208,9 @@ class Engine {
   std::unique_ptr<Session> open_session();
 
   EngineStats stats() const;
+  // For tests, with no session open: the first contradiction between the cache's counts and what requests hold, or
+  // empty.
+  std::string audit() const;
   // Drops every cached prefix that no request uses now.
   void clear_prefix_cache();
 

@@ -205,10 +205,11 @@ bool PrefixTree::known_under_another_salt(std::span<const int32_t> tokens, const
 MissReason PrefixTree::reason_of(const PrefixMatch& match, std::span<const int32_t> tokens, const std::string& salt,
                                  bool lost_deeper) const {
   const int64_t last = static_cast<int64_t>(tokens.size()) - 1;
-  const int64_t reachable = std::min(match.common, last) / options_.unit * options_.unit;
+  const int64_t grain = options_.has_states && options_.grain > 0 ? options_.grain : options_.unit;
+  const int64_t reachable = std::min(match.common, last) / grain * grain;
   if (match.position > 0 && match.position >= reachable) return MissReason::kNone;
   if (lost_deeper) return MissReason::kEvicted;
-  if (match.position == 0 && last < options_.unit) return MissReason::kTooShort;
+  if (match.position == 0 && last < grain) return MissReason::kTooShort;
   if (reachable == 0)
     return known_under_another_salt(tokens, salt) ? MissReason::kDifferentAdapterOrSalt : MissReason::kNoCommonPrefix;
   return MissReason::kNoCheckpointBeforeDivergence;

@@ -40,6 +40,7 @@ struct PrefixTreeOptions {
   int64_t page_bytes = 0;  // what dropping one gives
   int64_t slot_bytes = 0;
   int64_t max_nodes = 1 << 20;
+  int64_t grain = 0;  // states are kept at its multiples: a hit no further off is no miss; 0: the unit
 };
 
 // What is kept at one position.

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an Engine is made of; its sessions use the same parts. Private to the engine folder.
+// What an Engine is made of; its sessions use the same parts. A request has one answer or more, each a sequence of its
+// own that the scheduler knows by a number; answers after the first are forks of it, made where its prompt ends.
+// Private to the engine folder.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "coluber/engine.h"
@@ -19,21 +22,49 @@ namespace coluber {
 struct Engine::Impl {
   Impl(const EngineOptions& options, LoadedModel loaded);
 
-  struct ActiveRequest {
+  struct Answer {
+    RequestId request = 0;
+    int64_t index = 0;
     std::unique_ptr<Sequence> sequence;
-    int64_t max_total_tokens = 0;  // prompt and output
     Generation generation;
+    double cumulative_logprob = 0.0;
+    RequestOutput held;  // best_of: what it said so far
+  };
+  struct ActiveRequest {
+    Request request;  // without its prompt
+    uint64_t seed = 0;
     int64_t prompt_tokens = 0;
+    int64_t max_total_tokens = 0;  // prompt and output
+    int64_t arrival = 0;
+    int64_t num_made = 0;              // answers begun
+    std::vector<int64_t> running;      // answers that go on
+    std::vector<RequestOutput> ended;  // best_of: answers to choose from
+
+    int64_t wanted() const noexcept { return request.best_of > 0 ? request.best_of : request.n; }
+    bool chooses() const noexcept { return wanted() > request.n; }
   };
 
   uint64_t next_seed(const SamplingParams& params);
   RequestId add_request(Request request);
+  void abort(RequestId id);
   std::vector<RequestOutput> step();
-  RequestOutput advance(RequestId id, std::span<const float> logits);
-  void end_request(RequestId id);
-  // Ends the plan's requests after a fault of ours; their states are gone, the others go on.
-  std::vector<RequestOutput> fail_step(ErrorCode code, const std::string& message);
-  std::optional<RequestOutput> fail_stuck_request();
+  EngineStats stats() const;
+
+  void check_request(const Request& request) const;
+  int64_t add_answer(RequestId id, ActiveRequest& request, std::unique_ptr<Sequence> sequence);
+  void fork_answers(int64_t leader, std::span<const float> logits, std::vector<RequestOutput>& outputs);
+  // The next token of an answer, from its logits.
+  void advance(int64_t answer, std::span<const float> logits, std::vector<RequestOutput>& outputs);
+  void fail_answer(int64_t answer, ErrorCode code, const std::string& message, std::vector<RequestOutput>& outputs);
+  // Takes an answer's output to the caller, or keeps it where the best are chosen at the end; ends what has ended.
+  void deliver(int64_t answer, RequestOutput output, std::vector<RequestOutput>& outputs);
+  void deliver_best(ActiveRequest& request, std::vector<RequestOutput>& outputs);
+  RequestOutput new_output(const Answer& answer) const;
+  void end_answer(int64_t answer, bool keep);
+
+  void restart_broken_rows();
+  bool run_plan(std::vector<RequestOutput>& outputs);
+  void fail_stuck(std::vector<RequestOutput>& outputs);
 
   EngineOptions options;
   LoadedModel loaded;
@@ -41,8 +72,12 @@ struct Engine::Impl {
   std::unique_ptr<Runner> runner;
   Scheduler scheduler;
   std::map<RequestId, ActiveRequest> requests;
+  std::unordered_map<int64_t, Answer> answers;
   RequestId next_id = 1;
+  int64_t next_answer = 1;
   uint64_t seed_counter = 0;
+  int64_t computed_tokens = 0;
+  int64_t non_finite_requests = 0;
   StepPlan plan;
   std::vector<int64_t> plan_ids;
 };

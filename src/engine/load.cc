@@ -100,10 +100,18 @@ void refuse_what_cannot_run(const EngineOptions& o) {
   };
   if (o.tensor_parallel_size > 1) refuse(fmt::format("tensor_parallel_size {}", o.tensor_parallel_size));
   if (o.num_speculative_tokens > 0) refuse(fmt::format("num_speculative_tokens {}", o.num_speculative_tokens));
-  if (o.mamba_cache_mode != MambaCacheMode::kNone)
-    refuse(fmt::format("mamba_cache_mode {}", mamba_cache_mode_name(o.mamba_cache_mode)));
   if (o.cache_layout != CacheLayout::kElastic) refuse("cache_layout shared");
-  if (o.verify_states) refuse("verify_states");
+}
+
+// The engine's pools keep checkpoints apart from running states: layers and builders see one state a sequence, whatever
+// is kept for later requests.
+void keep_checkpoints_apart(const EngineOptions& options, CacheConfig& cache) {
+  constexpr int64_t kCheckpointBlock = 256;
+  cache.checkpoint_mode = cache.enable_prefix_caching ? options.mamba_cache_mode : MambaCacheMode::kNone;
+  const int64_t blocks = (kCheckpointBlock + options.block_size - 1) / options.block_size;
+  cache.checkpoint_block_size = options.mamba_block_size.value_or(blocks * options.block_size);
+  cache.mamba_cache_mode = MambaCacheMode::kNone;
+  cache.mamba_block_size.reset();
 }
 
 // Of the weights in memory: types that matrix products do not take are widened.
@@ -254,12 +262,19 @@ std::unique_ptr<EngineConfig> make_engine_config(const EngineOptions& options) {
   config->cache.mamba_cache_dtype = options.mamba_cache_dtype;
   config->cache.mamba_ssm_cache_dtype = options.mamba_ssm_cache_dtype;
   config->cache.kv_cache_dtype = options.kv_cache_dtype.value_or(DType::kFloat32);
-  config->cache.mamba_cache_mode = options.mamba_cache_mode;
-  config->cache.enable_prefix_caching = options.mamba_cache_mode != MambaCacheMode::kNone;
+  const bool is_own_choice = options.mamba_cache_mode == MambaCacheMode::kAuto;
+  config->cache.mamba_cache_mode = is_own_choice ? MambaCacheMode::kNone : options.mamba_cache_mode;
+  config->cache.mamba_block_size = options.mamba_block_size;
+  config->cache.prefix_match_unit = options.prefix_match_unit;
+  config->cache.mamba_retention_interval = options.mamba_retention_interval;
+  config->cache.enable_prefix_caching =
+      options.enable_prefix_caching && options.mamba_cache_mode != MambaCacheMode::kNone;
   config->parallel.tensor_parallel_size = options.tensor_parallel_size;
   config->speculative.num_speculative_tokens = options.num_speculative_tokens;
   // Decodes take a token each, so more sequences than tokens in a step could never run together.
   config->scheduler.max_num_batched_tokens = options.max_num_batched_tokens;
+  config->scheduler.long_prefill_token_threshold = options.long_prefill_token_threshold;
+  config->scheduler.by_priority = options.scheduling_policy == SchedulingPolicy::kPriority;
   config->scheduler.max_num_seqs = std::min(options.max_num_seqs, options.max_num_batched_tokens);
   config->allow_bf16_products = options.dtype == "auto";
   config->deterministic = options.deterministic;
@@ -270,6 +285,7 @@ LoadedModel load_model(const EngineOptions& options) {
   refuse_what_cannot_run(options);
   const ModelFolder folder = resolve_model(options.model);
   LoadedModel loaded = open_folder(options, folder);
+  keep_checkpoints_apart(options, loaded.config->cache);
   loaded.generation = read_generation_config(folder.generation_config_path);
   loaded.tokenizer = tokenizer_of(folder);
   load_template(folder, loaded);
@@ -285,6 +301,7 @@ LoadedModel load_model(const EngineOptions& options, std::string config_json, st
   refuse_what_cannot_run(options);
   LoadedModel loaded;
   loaded.config = make_engine_config(options);
+  keep_checkpoints_apart(options, loaded.config->cache);
   loaded.path = weights->describe();
   loaded.config_json = std::move(config_json);
   loaded.weights = std::move(weights);

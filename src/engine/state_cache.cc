@@ -20,25 +20,29 @@ constexpr int64_t kMaxPageRangeBytes = int64_t{1} << 44;
 // Memory that a pool keeps for the next request even while it is idle.
 constexpr int64_t kKeptBytes = int64_t{64} << 20;
 
+// A node of the prefix tree takes about 200 bytes.
+constexpr int64_t kLeastBytesANode = 4096;
+constexpr int64_t kMostNodes = int64_t{1} << 22;
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Of no tokens. What a long sequence's first tokens leave behind must never be taken for a short one's.
-PrefixHash hash_of_nothing(bool long_rope) {
+}  // namespace
+
+PrefixHash StateCache::hash_of_nothing(bool long_rope) {
   constexpr int32_t kNoToken = -1;
   PrefixHash hash;
   if (long_rope) hash.extend(std::span(&kNoToken, 1));
   return hash;
 }
 
-}  // namespace
-
 StateCache::StateCache(const EngineConfig& config, Device& device, const StateCacheOptions& options)
     : device_(device),
       memory_bytes_(options.memory_bytes),
       tags_("states", options.num_slots + 1),
       fingerprint_(options.fingerprint),
-      long_rope_beyond_(config.long_rope_beyond) {
-  CacheLayouts layouts = make_cache_layouts(config);
+      long_rope_beyond_(config.long_rope_beyond),
+      options_(options) {
+  CacheLayouts layouts = make_cache_layouts(config, options.packing);
   state_layout_ = std::move(layouts.state);
   attention_layout_ = std::move(layouts.attention);
   const int64_t slot_bytes = std::max<int64_t>(state_layout_.slot_bytes, 1);
@@ -56,6 +60,40 @@ StateCache::StateCache(const EngineConfig& config, Device& device, const StateCa
     throw make_error(ErrorCode::kOutOfMemory,
                      "one sequence needs {} of state cache and only {} may be used; allow more memory for the cache",
                      format_bytes(bytes_for(1)), format_bytes(memory_bytes_));
+  find_floats(config);
+  make_tree();
+}
+
+void StateCache::find_floats(const EngineConfig& config) {
+  for (const StateLayout::Layer& layer : state_layout_.layers) {
+    const auto spec =
+        std::get<MambaSpec>(config.layers[static_cast<size_t>(layer.layer_index)]->get_kv_cache_spec(config));
+    for (size_t i = 0; i < spec.shapes.size(); ++i)
+      slot_floats_.push_back({layer.offset + layer.state_offsets[i], spec.shapes[i].count(), spec.dtypes[i]});
+  }
+  for (const AttentionLayout::Layer& layer : attention_layout_.layers) {
+    auto spec =
+        std::get<FullAttentionSpec>(config.layers[static_cast<size_t>(layer.layer_index)]->get_kv_cache_spec(config));
+    spec.page_size_padded.reset();
+    page_floats_.push_back({layer.offset, spec.page_size_bytes() / dtype_size(spec.dtype), spec.dtype});
+  }
+}
+
+void StateCache::make_tree() {
+  if (options_.policy.mode == MambaCacheMode::kNone) return;
+  PrefixTreeOptions tree;
+  if (pages_) options_.policy.unit = attention_layout_.block_size;
+  tree.unit = options_.policy.unit;
+  if (options_.policy.mode != MambaCacheMode::kAuto)
+    tree.grain = options_.policy.match_unit.value_or(options_.policy.block_size);
+  tree.has_pages = pages_ != nullptr;
+  tree.has_states = state_layout_.slot_bytes > 0;
+  tree.page_bytes = attention_layout_.page_bytes;
+  tree.slot_bytes = state_layout_.slot_bytes;
+  // Nodes hold their tokens: at most a small part of the budget, and always enough for what the budget can hold.
+  tree.max_nodes = std::clamp<int64_t>(memory_bytes_ / kLeastBytesANode, 4096, kMostNodes);
+  PrefixTreeOwner& owner = *this;
+  tree_ = std::make_unique<PrefixTree>(tree, owner);
 }
 
 int64_t StateCache::pages_for(int64_t num_tokens) const {
@@ -76,27 +114,67 @@ bool StateCache::fits(int64_t more_bytes) const {
   return more_bytes <= memory_bytes_ - used;
 }
 
+// The kind that idles gives its memory to the one that grows.
+void StateCache::trim_idle_pool(const PagePool& growing) {
+  if (mapped_bytes() <= memory_bytes_ + kKeptBytes) return;
+  PagePool* idle = &growing == slots_.get() ? pages_.get() : slots_.get();
+  if (idle != nullptr) idle->trim();
+}
+
+std::optional<int32_t> StateCache::take(PagePool& pool) {
+  const bool is_slot = &pool == slots_.get();
+  const auto wanted = is_slot ? PrefixTree::Wanted::kSlot : PrefixTree::Wanted::kPage;
+  const int64_t bytes = is_slot ? state_layout_.slot_bytes : attention_layout_.page_bytes;
+  for (;;) {
+    const bool has_id = pool.num_free() > 0;
+    if (has_id && fits(bytes)) {
+      try {
+        const std::optional<int32_t> id = pool.allocate();
+        trim_idle_pool(pool);
+        counters_.peak_recurrent_bytes = std::max(counters_.peak_recurrent_bytes, recurrent_bytes());
+        counters_.peak_attention_bytes = std::max(counters_.peak_attention_bytes, attention_bytes());
+        return id;
+      } catch (const Error& error) {  // the system has less memory than the budget says
+        log_warn("no memory for another of '{}': {}", pool.name(), error.what());
+      }
+    }
+    if (!tree_ || !tree_->evict(has_id ? PrefixTree::Wanted::kAny : wanted)) return std::nullopt;
+  }
+}
+
+bool StateCache::take_slot(Sequence& sequence) {
+  const std::optional<int32_t> slot = take(*slots_);
+  if (!slot) return false;
+  sequence.state_slot = *slot;
+  tags_.clear(*slot);
+  if (sequence.request_id != 0) ++request_slots_;
+  return true;
+}
+
 bool StateCache::reserve(Sequence& sequence, int64_t num_tokens) {
   const bool needs_slot = sequence.state_slot == 0;
-  const int64_t more_pages = std::max<int64_t>(pages_for(num_tokens) - static_cast<int64_t>(sequence.pages.size()), 0);
-  if (needs_slot && slots_->num_free() == 0) return false;
-  if (more_pages > 0 && pages_->num_free() < more_pages) return false;
-  if (!fits((needs_slot ? state_layout_.slot_bytes : 0) + more_pages * attention_layout_.page_bytes)) return false;
+  if (needs_slot && !take_slot(sequence)) return false;
   const size_t pages_before = sequence.pages.size();
-  try {
-    if (needs_slot) {
-      sequence.state_slot = *slots_->allocate();
-      tags_.clear(sequence.state_slot);
+  const auto pages_after = static_cast<size_t>(pages_for(num_tokens));
+  while (sequence.pages.size() < pages_after) {
+    if (const std::optional<int32_t> page = take(*pages_)) {
+      sequence.pages.push_back(*page);
+      continue;
     }
-    for (int64_t i = 0; i < more_pages; ++i) sequence.pages.push_back(*pages_->allocate());
-  } catch (const Error& error) {  // the system has less memory than the budget says
-    log_warn("no memory for {} more tokens: {}", num_tokens, error.what());
-    for (size_t i = pages_before; i < sequence.pages.size(); ++i) pages_->release(sequence.pages[i]);
-    sequence.pages.resize(pages_before);
-    if (needs_slot && sequence.state_slot != 0) release_slot(std::exchange(sequence.state_slot, 0));
+    while (sequence.pages.size() > pages_before) {
+      pages_->release(sequence.pages.back());
+      sequence.pages.pop_back();
+    }
+    if (needs_slot) give_slot_back(sequence);
     return false;
   }
   return true;
+}
+
+void StateCache::give_slot_back(Sequence& sequence) {
+  if (sequence.state_slot == 0) return;
+  release_slot(std::exchange(sequence.state_slot, 0));
+  if (sequence.request_id != 0) --request_slots_;
 }
 
 void StateCache::follow_length(Sequence& sequence) {
@@ -106,6 +184,8 @@ void StateCache::follow_length(Sequence& sequence) {
   sequence.long_rope = is_long;
   sequence.num_computed_tokens = 0;
   sequence.prefix_hash = hash_of_nothing(is_long);
+  sequence.checked_tokens = 0;
+  stand_at(sequence, -1);
   if (!was_computed) return;
   tags_.clear(sequence.state_slot);
   sequence.num_prompt_tokens = sequence.num_tokens();
@@ -114,8 +194,12 @@ void StateCache::follow_length(Sequence& sequence) {
 void StateCache::release(Sequence& sequence) {
   for (int32_t page : sequence.pages) pages_->release(page);
   sequence.pages.clear();
-  if (sequence.state_slot != 0) release_slot(sequence.state_slot);
-  sequence.state_slot = 0;
+  give_slot_back(sequence);
+  stand_at(sequence, -1);
+  if (sequence.parked) counters_.parked_bytes -= sequence.parked->bytes();
+  sequence.parked.reset();
+  sequence.checked_tokens = 0;
+  ++times_freed_;
   sequence.num_computed_tokens = 0;
   sequence.prefix_hash = hash_of_nothing(sequence.long_rope);
   give_back(*slots_);
@@ -130,22 +214,7 @@ void StateCache::give_back(PagePool& pool) {
 void StateCache::release_slot(int32_t slot) {
   tags_.clear(slot);
   slots_->release(slot);
-}
-
-int32_t StateCache::copy_to_new_slot(const Sequence& sequence) {
-  if (slots_->num_free() == 0 || !fits(state_layout_.slot_bytes)) return 0;
-  tags_.expect(sequence.state_slot, tag_of(sequence));
-  const int32_t slot = *slots_->allocate();
-  device_.copy(slots_->page(slot), slots_->page(sequence.state_slot), state_layout_.slot_bytes);
-  tags_.advance(slot, tag_of(sequence));
-  return slot;
-}
-
-void StateCache::copy_back(int32_t from_slot, Sequence& sequence) {
-  COLUBER_CHECK(tags_.at(from_slot).written, "slot {} holds no state", from_slot);
-  COLUBER_CHECK(sequence.state_slot != 0, "the sequence has no slot");
-  device_.copy(slots_->page(sequence.state_slot), slots_->page(from_slot), state_layout_.slot_bytes);
-  tags_.advance(sequence.state_slot, tags_.at(from_slot));
+  ++times_freed_;
 }
 
 void StateCache::scrub(Sequence& sequence) {
@@ -176,17 +245,43 @@ void StateCache::check_read(const PlanRow& row) const {
   COLUBER_CHECK(row.read_position == row.sequence->num_computed_tokens,
                 "the plan reads position {} and the sequence is at {}", row.read_position,
                 row.sequence->num_computed_tokens);
-  if (row.read_position > 0) tags_.expect(row.read_slot, tag_of(*row.sequence));
+  if (row.read_position > 0) {
+    StateTag expected = tag_of(*row.sequence);
+    expected.checksum = checksum_of(row.read_slot);
+    tags_.expect(row.read_slot, expected);
+  }
+  if (!pages_ || fault(PlantedFault::kWriteSharedPage)) return;
+  const int64_t block = attention_layout_.block_size;
+  for (int64_t i = row.read_position / block; i * block < row.write_position; ++i) {
+    COLUBER_CHECK(i < std::ssize(row.sequence->pages), "token {} has no page; the sequence has {}", i * block,
+                  row.sequence->pages.size());
+    const int32_t page = row.sequence->pages[static_cast<size_t>(i)];
+    COLUBER_CHECK(pages_->ref_count(page) == 1, "page {} of {} owners would be written at position {}", page,
+                  pages_->ref_count(page), row.read_position);
+  }
 }
 
-void StateCache::begin_write(const PlanRow& row) { tags_.clear(row.write_slot); }
+void StateCache::begin_write(const PlanRow& row) {
+  if (fault(PlantedFault::kPublishBeforeWrite)) {
+    const std::byte* state = slots_->page(row.write_slot);
+    before_write_.assign(state, state + state_layout_.slot_bytes);
+  }
+  tags_.clear(row.write_slot);
+}
+
+std::optional<Hash128> StateCache::checksum_of(int32_t slot) const {
+  if (!options_.verify_states) return std::nullopt;
+  return hash_bytes(slots_->page(slot), state_layout_.slot_bytes);
+}
 
 void StateCache::end_write(const PlanRow& row) {
   Sequence& sequence = *row.sequence;
   const auto first = static_cast<size_t>(row.read_position);
   sequence.prefix_hash.extend(std::span(sequence.tokens).subspan(first, static_cast<size_t>(row.num_tokens)));
   sequence.num_computed_tokens = row.write_position;
-  tags_.advance(row.write_slot, tag_of(sequence));
+  StateTag tag = tag_of(sequence);
+  tag.checksum = checksum_of(row.write_slot);
+  tags_.advance(row.write_slot, tag);
 }
 
 int64_t StateCache::free_slots() const noexcept { return slots_->num_free(); }

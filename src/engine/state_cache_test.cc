@@ -19,7 +19,11 @@ class StateCacheTest : public testing::Test {
     make_cache(int64_t{64} << 20);
   }
   void make_cache(int64_t memory_bytes) {
-    cache_ = std::make_unique<StateCache>(*loaded_.config, cpu_device(), StateCacheOptions{4, memory_bytes, true, {}});
+    StateCacheOptions options;
+    options.num_slots = 4;
+    options.memory_bytes = memory_bytes;
+    options.poison = true;
+    cache_ = std::make_unique<StateCache>(*loaded_.config, cpu_device(), options);
     runner_ = std::make_unique<Runner>(*loaded_.config, *loaded_.model, *cache_, *loaded_.pool);
   }
   Sequence prompt(int64_t tokens) {

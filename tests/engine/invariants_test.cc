@@ -153,6 +153,7 @@ TEST_P(Invariants, NothingLeaks) {
     session->reset();
   }
   run_all(*engine);
+  engine->clear_prefix_cache();
   EXPECT_EQ(engine->free_state_slots(), slots);
   EXPECT_EQ(engine->free_attention_pages(), pages);
 }

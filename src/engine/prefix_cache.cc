@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Requests and the prefix tree: what a new sequence takes over from earlier ones, and what it leaves for later ones.
+#include <algorithm>
+#include <exception>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cache/finite.h"
+#include "engine/state_cache.h"
+
+namespace coluber {
+
+namespace {
+// Of the budget, that one prompt's checkpoints may take.
+constexpr int64_t kBudgetPart = 4;
+constexpr int64_t kMostCheckpoints = 64;
+}  // namespace
+
+// Tenants are apart by their salts; long sequences, whose positions turn otherwise, from short ones.
+std::string StateCache::root_name(const Sequence& sequence) const {
+  return (sequence.long_rope ? "long/" : "/") + (fault(PlantedFault::kForgetSalt) ? "" : sequence.cache_salt);
+}
+
+void StateCache::stand_at(Sequence& sequence, int32_t node) {
+  if (node >= 0) tree_->lock(node);
+  if (sequence.place.node >= 0 && !(fault(PlantedFault::kLeakLock) && node < 0)) tree_->unlock(sequence.place.node);
+  sequence.place.node = node;
+}
+
+// ---- taking over -----------------------------------------------------------------------------------------------
+
+bool StateCache::adopt_states(Sequence& sequence, const PrefixMatch& match) {
+  sequence.prefix_hash = hash_of_nothing(sequence.long_rope);
+  sequence.prefix_hash.extend(std::span(sequence.tokens).first(static_cast<size_t>(match.position)));
+  sequence.num_computed_tokens = match.position;
+  if (match.checkpoint == PrefixTree::kNone) {
+    tags_.advance(sequence.state_slot, tag_of(sequence));
+    return true;
+  }
+  const int32_t from = tree_->checkpoint(match.checkpoint).slot;
+  StateTag expected = tag_of(sequence);
+  expected.checksum = checksum_of(from);
+  try {
+    if (!fault(PlantedFault::kUntaggedState)) tags_.expect(from, expected);
+  } catch (const Error& error) {
+    if (++counters_.broken_states == 1)
+      log_warn("a cached state is dropped, its prefix is computed anew: {}", error.what());
+    return false;
+  }
+  if (!fault(PlantedFault::kForkWithoutStates))
+    device_.copy(slots_->page(sequence.state_slot), slots_->page(from), state_layout_.slot_bytes);
+  StateTag tag = tag_of(sequence);
+  tag.checksum = expected.checksum;
+  tags_.advance(sequence.state_slot, tag);
+  return true;
+}
+
+// The begun block of a hit becomes the sequence's own: it goes on in it.
+bool StateCache::adopt_tail(Sequence& sequence, const PrefixCheckpoint& checkpoint) {
+  if (checkpoint.tail_page == 0) return true;
+  const std::optional<int32_t> page = take(*pages_);
+  if (!page) return false;
+  device_.copy(pages_->page(*page), pages_->page(checkpoint.tail_page), attention_layout_.page_bytes);
+  sequence.pages.push_back(*page);
+  return true;
+}
+
+// Takes the hit over. False, with the sequence at its beginning, where its state is not what it should be (the
+// checkpoint is then dropped) or its begun block cannot be copied now.
+bool StateCache::adopt(Sequence& sequence, const PrefixMatch& match) {
+  for (const int32_t page : sequence.pages) pages_->retain(page);
+  if (fault(PlantedFault::kLeakPageReference) && !sequence.pages.empty()) pages_->retain(sequence.pages.back());
+  stand_at(sequence, match.node);
+  bool adopted = true;
+  if (match.checkpoint != PrefixTree::kNone) tree_->pin(match.checkpoint);
+  if (match.checkpoint != PrefixTree::kNone) adopted = adopt_tail(sequence, tree_->checkpoint(match.checkpoint));
+  const bool sound = match.position == 0 || adopt_states(sequence, match);
+  if (match.checkpoint != PrefixTree::kNone) tree_->unpin(match.checkpoint);
+  if (!sound) tree_->drop_checkpoint(match.checkpoint);
+  if (adopted && sound) return true;
+  for (const int32_t page : sequence.pages) pages_->release(page);
+  sequence.pages.clear();
+  stand_at(sequence, PrefixTree::kNone);
+  tags_.clear(sequence.state_slot);
+  sequence.num_computed_tokens = 0;
+  sequence.prefix_hash = hash_of_nothing(sequence.long_rope);
+  return false;
+}
+
+bool StateCache::find_prefix(Sequence& sequence) {
+  for (;;) {
+    sequence.pages.clear();
+    const PrefixMatch match = tree_->match(sequence.tokens, root_name(sequence), sequence.pages);
+    const int64_t broken = counters_.broken_states;
+    if (fault(PlantedFault::kWrongBlockSize) && sequence.pages.size() > 1) sequence.pages.pop_back();
+    if (fault(PlantedFault::kStaleHit) && sequence.pages.size() > 1) std::ranges::reverse(sequence.pages);
+    if (adopt(sequence, match)) {
+      if (sequence.num_starts == 0) {
+        sequence.prefix.hit_tokens = match.position;
+        sequence.prefix.common_tokens = match.common;
+        sequence.prefix.reason = match.reason;
+      }
+      sequence.checked_tokens = match.position;
+      return true;
+    }
+    if (counters_.broken_states == broken) return false;
+  }
+}
+
+void StateCache::plan_checkpoints_of(Sequence& sequence) const {
+  PromptFacts facts;
+  facts.prompt_tokens = sequence.num_prompt_tokens;
+  facts.hit_tokens = sequence.num_computed_tokens;
+  facts.common_tokens = sequence.prefix.common_tokens;
+  facts.max_checkpoints = std::clamp<int64_t>(
+      memory_bytes_ / kBudgetPart / std::max<int64_t>(state_layout_.slot_bytes, 1), 2, kMostCheckpoints);
+  plan_checkpoints(options_.policy, facts, sequence.prefix.checkpoints);
+}
+
+void StateCache::count_start(Sequence& sequence) {
+  if (++sequence.num_starts > 1) {
+    counters_.recomputed_tokens += std::max<int64_t>(sequence.lost_tokens - sequence.num_computed_tokens, 0);
+    return;
+  }
+  counters_.query_tokens += sequence.num_prompt_tokens;
+  counters_.hit_tokens += sequence.prefix.hit_tokens;
+  ++counters_.miss_reasons[static_cast<size_t>(sequence.prefix.reason)];
+}
+
+bool StateCache::start(Sequence& sequence) {
+  COLUBER_CHECK(sequence.state_slot == 0 && sequence.pages.empty() && sequence.num_computed_tokens == 0,
+                "a sequence starts with slot {}, {} pages and {} tokens computed", sequence.state_slot,
+                sequence.pages.size(), sequence.num_computed_tokens);
+  // Room for all its tokens is there or can be made of what is only cached: or it would soon be preempted.
+  const int64_t cached = tree_ ? tree_->bytes() : 0;
+  if (request_slots_ > 0 && !fits(bytes_for(sequence.num_tokens() + 1) - cached)) return false;
+  if (sequence.parked) return unpark(sequence);
+  if (!take_slot(sequence)) return false;
+  sequence.prefix_hash = hash_of_nothing(sequence.long_rope);
+  if (!tree_) {
+    if (sequence.num_starts == 0) sequence.prefix.reason = MissReason::kDisabled;
+  } else if (!find_prefix(sequence)) {
+    give_slot_back(sequence);
+    return false;
+  }
+  plan_checkpoints_of(sequence);
+  count_start(sequence);
+  return true;
+}
+
+bool StateCache::grow(Sequence& sequence, int64_t num_tokens) {
+  if (!reserve(sequence, num_tokens)) return false;
+  return fault(PlantedFault::kWriteSharedPage) || unshare(sequence);
+}
+
+// ---- leaving behind --------------------------------------------------------------------------------------------
+
+int64_t StateCache::chunk_end(const Sequence& sequence, int64_t end) const {
+  if (!tree_) return end;
+  const int64_t start = sequence.num_computed_tokens;
+  if (options_.policy.mode == MambaCacheMode::kAlign && tree_->options().has_states) {
+    const AlignFacts facts{start, end - start, sequence.num_prompt_tokens, sequence.num_tokens(),
+                           sequence.prefix.common_tokens};
+    return start + align_split(align_rule_of(options_.policy, end - start), facts);
+  }
+  if (!tree_->options().has_states) return end;
+  for (const int64_t position : sequence.prefix.checkpoints)
+    if (position > start && position < end) return position;
+  return end;
+}
+
+bool StateCache::states_are_finite(const Sequence& sequence) const {
+  const std::byte* slot = slots_->page(sequence.state_slot);
+  return std::ranges::all_of(slot_floats_, [slot](const FloatRange& range) {
+    return all_finite(slot + range.offset, range.dtype, range.count);
+  });
+}
+
+// Of whole blocks only: what lies behind the last token was never written.
+bool StateCache::new_pages_are_finite(Sequence& sequence) const {
+  if (!pages_) return true;
+  const int64_t block = attention_layout_.block_size;
+  for (int64_t i = sequence.checked_tokens / block; (i + 1) * block <= sequence.num_computed_tokens; ++i) {
+    const std::byte* page = pages_->page(sequence.pages[static_cast<size_t>(i)]);
+    for (const FloatRange& range : page_floats_)
+      if (!all_finite(page + range.offset, range.dtype, range.count)) return false;
+    sequence.checked_tokens = (i + 1) * block;
+  }
+  return true;
+}
+
+bool StateCache::add_checkpoint(Sequence& sequence, Hand hand) {
+  const int64_t position = sequence.num_computed_tokens;
+  PrefixCheckpoint checkpoint;
+  checkpoint.position = position;
+  checkpoint.prefix_hash = sequence.prefix_hash;
+  StateTag tag = tag_of(sequence);
+  tag.checksum = checksum_of(sequence.state_slot);
+  if (fault(PlantedFault::kTagOffByOne)) ++tag.position;
+  int32_t slot = sequence.state_slot;
+  if (hand == Hand::kCopy) {
+    const std::optional<int32_t> copy = take(*slots_);
+    if (!copy) return false;
+    slot = *copy;
+    const int32_t source =
+        fault(PlantedFault::kSwapSlots) && slot > 1 && slots_->in_use(slot - 1) ? slot - 1 : sequence.state_slot;
+    const bool early = fault(PlantedFault::kPublishBeforeWrite) && !before_write_.empty();
+    device_.copy(slots_->page(slot), early ? before_write_.data() : slots_->page(source), state_layout_.slot_bytes);
+  } else {
+    sequence.state_slot = 0;
+    if (sequence.request_id != 0) --request_slots_;
+  }
+  checkpoint.slot = slot;
+  checkpoint.checksum = tag.checksum;
+  tags_.advance(slot, tag);
+  if (pages_ && position % tree_->options().unit != 0) {
+    checkpoint.tail_page = sequence.pages[static_cast<size_t>(position / tree_->options().unit)];
+    pages_->retain(checkpoint.tail_page);
+  }
+  COLUBER_CHECK(tree_->add_checkpoint(sequence.place.node, sequence.tokens, checkpoint), "two checkpoints at {}",
+                position);
+  ++counters_.published;
+  return true;
+}
+
+// Leaves the sequence's pages, and its states at its position, to whoever begins like it. False where they are not
+// finite.
+bool StateCache::publish(Sequence& sequence, Hand hand) {
+  const int64_t position = sequence.num_computed_tokens;
+  if (position == 0) return true;
+  if (!fault(PlantedFault::kSkipScrub) && (!states_are_finite(sequence) || !new_pages_are_finite(sequence))) {
+    ++counters_.non_finite;
+    return false;
+  }
+  if (sequence.place.node < 0) stand_at(sequence, tree_->root(root_name(sequence)));
+  const int64_t unit = tree_->options().unit;
+  stand_at(sequence, tree_->extend(sequence.place.node, sequence.tokens, position, sequence.pages));
+  const bool reached = tree_->position_of(sequence.place.node) == position / unit * unit;
+  if (reached && tree_->options().has_states && !tree_->has_checkpoint(sequence.place.node, sequence.tokens, position))
+    add_checkpoint(sequence, hand);
+  while (options_.cached_bytes > 0 && tree_->bytes() > options_.cached_bytes &&
+         tree_->evict(PrefixTree::Wanted::kAny)) {
+  }
+  return true;
+}
+
+bool StateCache::keep_step_end(Sequence& sequence) {
+  if (!tree_ || sequence.request_id == 0) return true;
+  const int64_t position = sequence.num_computed_tokens;
+  const PromptFacts facts{sequence.num_prompt_tokens, sequence.prefix.hit_tokens, sequence.prefix.common_tokens, 0};
+  const bool planned = std::ranges::binary_search(sequence.prefix.checkpoints, position);
+  // Without states nothing is planned: the prompt's pages are left as soon as they are whole.
+  const bool whole_prompt = !tree_->options().has_states && position >= sequence.num_prompt_tokens &&
+                            sequence.checked_tokens + tree_->options().unit <= sequence.num_prompt_tokens;
+  if (!planned && !whole_prompt && !keeps_step_end(options_.policy, facts, position)) return true;
+  return publish(sequence, Hand::kCopy);
+}
+
+void StateCache::finish(Sequence& sequence) {
+  // The end of a turn: the next one begins with all of it. The state moves over, so that this costs nothing.
+  const bool keep = tree_ && sequence.request_id != 0 && sequence.state_slot != 0 &&
+                    (options_.policy.mode == MambaCacheMode::kAuto || !tree_->options().has_states) &&
+                    sequence.num_computed_tokens >= tree_->options().unit;
+  if (keep) publish(sequence, Hand::kGive);
+  release(sequence);
+}
+
+void StateCache::drop_broken(Sequence& sequence) {
+  ++counters_.broken_states;
+  sequence.lost_tokens = sequence.num_computed_tokens;
+  release(sequence);
+}
+
+void StateCache::clear_prefixes() {
+  if (tree_) tree_->clear();
+  ++times_freed_;
+}
+
+// ---- proof -----------------------------------------------------------------------------------------------------
+
+std::string StateCache::audit(std::span<const Sequence* const> sequences) const {
+  std::vector<int32_t> pages;
+  std::vector<int32_t> slots;
+  int64_t locks = 0;
+  if (tree_) {
+    std::string problem = tree_->audit();
+    if (!problem.empty()) return problem;
+    tree_->held(pages, slots);
+  }
+  for (const Sequence* sequence : sequences) {
+    pages.insert(pages.end(), sequence->pages.begin(), sequence->pages.end());
+    if (sequence->state_slot != 0) slots.push_back(sequence->state_slot);
+    locks += sequence->place.node >= 0 ? 1 : 0;
+  }
+  if (tree_ && locks != tree_->num_locks())
+    return fmt::format("{} sequences stand in the prefix tree and {} places are locked", locks, tree_->num_locks());
+  const auto compare = [](std::vector<int32_t>& held, const PagePool& pool) -> std::string {
+    std::sort(held.begin(), held.end());
+    int64_t distinct = 0;
+    for (size_t i = 0; i < held.size(); ++distinct) {
+      size_t end = i;
+      while (end < held.size() && held[end] == held[i]) ++end;
+      if (pool.ref_count(held[i]) != static_cast<int32_t>(end - i))
+        return fmt::format("'{}' {}: {} references, {} owners", pool.name(), held[i], pool.ref_count(held[i]), end - i);
+      i = end;
+    }
+    if (distinct != pool.num_used())
+      return fmt::format("'{}': {} in use, {} owned", pool.name(), pool.num_used(), distinct);
+    return {};
+  };
+  std::string problem = compare(slots, *slots_);
+  if (problem.empty() && pages_) problem = compare(pages, *pages_);
+  return problem;
+}
+
+}  // namespace coluber
