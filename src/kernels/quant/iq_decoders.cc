@@ -3,15 +3,11 @@
 #include <bit>
 
 #include "kernels/quant/block_decoders.h"
+#include "kernels/quant/lattices.h"
 
 namespace coluber {
 namespace {
 
-#include "kernels/quant/iq_grids.inl"
-
-constexpr float kIq2Values[4] = {0x08, 0x19, 0x2b, 0};
-constexpr float kIq3XxsValues[8] = {0x04, 0x0c, 0x14, 0x1c, 0x24, 0x2c, 0x34, 0x3e};
-constexpr float kIq3SValues[8] = {0x01, 0x03, 0x05, 0x07, 0x09, 0x0b, 0x0d, 0x0f};
 constexpr float kIq1Delta = 0.125f;
 
 // Seven signs and the eighth that makes their number even.
@@ -20,23 +16,20 @@ uint8_t even_signs(uint32_t seven) {
   return static_cast<uint8_t>(seven | (std::popcount(seven) % 2 != 0 ? 0x80U : 0U));
 }
 
-float signed_by(float value, uint8_t signs, int i) { return (signs >> i) & 1 ? -value : value; }
-
-// Eight elements of IQ2.
-void put_iq2(uint16_t point, float scale, uint8_t signs, float* out) {
-  for (int i = 0; i < 8; ++i) out[i] = signed_by(scale * kIq2Values[(point >> (2 * i)) & 3], signs, i);
+// kCount elements, whose signs begin at bit 0.
+template <int kCount>
+void put_signed(const int8_t* point, float scale, int signs, float* out) {
+  for (int i = 0; i < kCount; ++i) out[i] = scale * static_cast<float>((signs >> i) & 1 ? -point[i] : point[i]);
 }
-// Four elements of IQ3, whose signs begin at bit `first`.
-void put_iq3(uint16_t point, const float* values, float scale, uint8_t signs, int first, float* out) {
-  for (int i = 0; i < 4; ++i) out[i] = signed_by(scale * values[(point >> (4 * i)) & 7], signs, first + i);
-}
-void put_iq1(uint16_t point, float scale, float delta, float* out) {
-  for (int i = 0; i < 8; ++i) out[i] = scale * (static_cast<float>(((point >> (2 * i)) & 3) - 1) + delta);
+// Eight elements of IQ1.
+void put_iq1(const int8_t* point, float scale, float delta, float* out) {
+  for (int i = 0; i < 8; ++i) out[i] = scale * (static_cast<float>(point[i]) * kIq1Delta + delta);
 }
 
 }  // namespace
 
 void decode_iq2_xxs(const std::byte* blocks, int64_t count, float* out) {
+  const auto& points = lattice_points().iq2_xxs;
   for (int64_t b = 0; b < count; ++b, blocks += 66, out += kSuperBlock) {
     const float d = half_at(blocks, 0);
     for (int64_t part = 0; part < 8; ++part) {
@@ -44,69 +37,75 @@ void decode_iq2_xxs(const std::byte* blocks, int64_t count, float* out) {
       const auto word = word_at<uint32_t>(codes, 4);
       const float scale = d * (0.5f + static_cast<float>(word >> 28)) * 0.25f;
       for (int i = 0; i < 4; ++i)
-        put_iq2(kIq2XxsGrid[byte_at(codes, i)], scale, even_signs(word >> (7 * i)), out + 32 * part + 8 * i);
+        put_signed<8>(points[byte_at(codes, i)], scale, even_signs(word >> (7 * i)), out + 32 * part + 8 * i);
     }
   }
 }
 
 void decode_iq2_xs(const std::byte* blocks, int64_t count, float* out) {
+  const auto& points = lattice_points().iq2_xs;
   for (int64_t b = 0; b < count; ++b, blocks += 74, out += kSuperBlock) {
     const float d = half_at(blocks, 0);
     for (int64_t i = 0; i < 32; ++i) {
       const auto code = word_at<uint16_t>(blocks, 2 + 2 * i);
       const float scale = d * (0.5f + static_cast<float>(nibble_at(blocks + 66, i / 2))) * 0.25f;
-      put_iq2(kIq2XsGrid[code & 511], scale, even_signs(code >> 9), out + 8 * i);
+      put_signed<8>(points[code & 511], scale, even_signs(code >> 9), out + 8 * i);
     }
   }
 }
 
 void decode_iq2_s(const std::byte* blocks, int64_t count, float* out) {
+  const auto& points = lattice_points().iq2_s;
   for (int64_t b = 0; b < count; ++b, blocks += 82, out += kSuperBlock) {
     const float d = half_at(blocks, 0);
     for (int64_t i = 0; i < 32; ++i) {
       const int code = byte_at(blocks, 2 + i) | ((byte_at(blocks, 66 + i / 4) >> (i % 4 * 2)) & 3) << 8;
       const float scale = d * (0.5f + static_cast<float>(nibble_at(blocks + 74, i / 2))) * 0.25f;
-      put_iq2(kIq2SGrid[code], scale, byte_at(blocks, 34 + i), out + 8 * i);
+      put_signed<8>(points[code], scale, byte_at(blocks, 34 + i), out + 8 * i);
     }
   }
 }
 
 void decode_iq3_xxs(const std::byte* blocks, int64_t count, float* out) {
+  const auto& points = lattice_points().iq3_xxs;
   for (int64_t b = 0; b < count; ++b, blocks += 98, out += kSuperBlock) {
     const float d = half_at(blocks, 0);
     for (int64_t i = 0; i < 64; ++i) {
       const auto word = word_at<uint32_t>(blocks, 66 + i / 8 * 4);
       const float scale = d * (0.5f + static_cast<float>(word >> 28)) * 0.5f;
       const uint8_t signs = even_signs(word >> (i / 2 % 4 * 7));
-      put_iq3(kIq3XxsGrid[byte_at(blocks, 2 + i)], kIq3XxsValues, scale, signs, i % 2 * 4, out + 4 * i);
+      put_signed<4>(points[byte_at(blocks, 2 + i)], scale, signs >> (i % 2 * 4), out + 4 * i);
     }
   }
 }
 
 void decode_iq3_s(const std::byte* blocks, int64_t count, float* out) {
+  const auto& points = lattice_points().iq3_s;
   for (int64_t b = 0; b < count; ++b, blocks += 110, out += kSuperBlock) {
     const float d = half_at(blocks, 0);
     for (int64_t i = 0; i < 64; ++i) {
       const int code = byte_at(blocks, 2 + i) | ((byte_at(blocks, 66 + i / 8) >> (i % 8)) & 1) << 8;
       const float scale = d * static_cast<float>(1 + 2 * nibble_at(blocks + 106, i / 8));
-      put_iq3(kIq3SGrid[code], kIq3SValues, scale, byte_at(blocks, 74 + i / 2), i % 2 * 4, out + 4 * i);
+      put_signed<4>(points[code], scale, byte_at(blocks, 74 + i / 2) >> (i % 2 * 4), out + 4 * i);
     }
   }
 }
 
 void decode_iq1_s(const std::byte* blocks, int64_t count, float* out) {
+  const auto& points = lattice_points().iq1;
   for (int64_t b = 0; b < count; ++b, blocks += 50, out += kSuperBlock) {
     const float d = half_at(blocks, 0);
     for (int64_t i = 0; i < 32; ++i) {
       const int word = word_at<uint16_t>(blocks, 34 + i / 4 * 2);
       const int code = byte_at(blocks, 2 + i) | ((word >> (i % 4 * 3)) & 7) << 8;
       const float scale = d * static_cast<float>(2 * ((word >> 12) & 7) + 1);
-      put_iq1(kIq1SGrid[code], scale, (word & 0x8000) != 0 ? -kIq1Delta : kIq1Delta, out + 8 * i);
+      put_iq1(points[code], scale, (word & 0x8000) != 0 ? -kIq1Delta : kIq1Delta, out + 8 * i);
     }
   }
 }
 
 void decode_iq1_m(const std::byte* blocks, int64_t count, float* out) {
+  const auto& points = lattice_points().iq1;
   for (int64_t b = 0; b < count; ++b, blocks += 56, out += kSuperBlock) {
     const std::byte* scales = blocks + 48;
     int half = 0;  // its nibbles are the top ones of four words
@@ -116,7 +115,7 @@ void decode_iq1_m(const std::byte* blocks, int64_t count, float* out) {
       const int high = nibble_at(blocks + 32, i);
       const int code = byte_at(blocks, i) | (high & 7) << 8;
       const int part = (word_at<uint16_t>(scales, i / 8 * 2) >> (i / 2 % 4 * 3)) & 7;
-      put_iq1(kIq1SGrid[code], d * static_cast<float>(2 * part + 1), (high & 8) != 0 ? -kIq1Delta : kIq1Delta,
+      put_iq1(points[code], d * static_cast<float>(2 * part + 1), (high & 8) != 0 ? -kIq1Delta : kIq1Delta,
               out + 8 * i);
     }
   }

@@ -372,6 +372,8 @@ struct CodeE5M2 {
   }
 };
 
+#include "kernels/quant/panel_lattice_cpu.inl"
+
 template <typename Code>
 void expand_panel(const PanelBlocks& from, int64_t first_strip, int64_t strips, int64_t first, int64_t count,
                   float* out) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/quant/block_decoders.h"
+#include "kernels/quant/lattices.h"
 #include "kernels/quant/panel_form.h"
 
 #define COLUBER_SIMD_SOURCE "kernels/quant/panel_codes_cpu.inl"
@@ -104,6 +105,13 @@ constexpr Named kForms[] = {
     {"Q6_K", {{{{4, 52}, {2, 1}}}, avx2::expand_panel<avx2::CodeQ6K>, avx512::expand_panel<avx512::CodeQ6K>}},
     {"IQ4_NL", {{{{2, 1}, {4, 4}}}, avx2::expand_panel<avx2::CodeIq4Nl>, avx512::expand_panel<avx512::CodeIq4Nl>}},
     {"IQ4_XS", {{{{2, 2}, {4, 33}}}, avx2::expand_panel<avx2::CodeIq4Xs>, avx512::expand_panel<avx512::CodeIq4Xs>}},
+    {"IQ1_S", {{{{2, 1}, {4, 8}, {2, 8}}}, avx2::expand_panel<avx2::CodeIq1S>, avx512::expand_panel<avx512::CodeIq1S>}},
+    {"IQ1_M", {{{{4, 8}, {2, 8}, {2, 4}}}, avx2::expand_panel<avx2::CodeIq1M>, avx512::expand_panel<avx512::CodeIq1M>}},
+    {"IQ2_XXS", {{{{2, 1}, {4, 16}}}, avx2::expand_panel<avx2::CodeIq2Xxs>, avx512::expand_panel<avx512::CodeIq2Xxs>}},
+    {"IQ2_XS", {{{{2, 1}, {4, 18}}}, avx2::expand_panel<avx2::CodeIq2Xs>, avx512::expand_panel<avx512::CodeIq2Xs>}},
+    {"IQ2_S", {{{{2, 1}, {4, 20}}}, avx2::expand_panel<avx2::CodeIq2S>, avx512::expand_panel<avx512::CodeIq2S>}},
+    {"IQ3_XXS", {{{{2, 1}, {4, 24}}}, avx2::expand_panel<avx2::CodeIq3Xxs>, avx512::expand_panel<avx512::CodeIq3Xxs>}},
+    {"IQ3_S", {{{{2, 1}, {4, 27}}}, avx2::expand_panel<avx2::CodeIq3S>, avx512::expand_panel<avx512::CodeIq3S>}},
     {"TQ2_0", {{{{4, 16}, {2, 1}}}, avx2::expand_panel<avx2::CodeTq2_0>, avx512::expand_panel<avx512::CodeTq2_0>}},
     {"MXFP4",
      {{{{1, 1}, {4, 4}}}, avx2::expand_panel<avx2::CodeMxfp4>, avx512::expand_panel<avx512::CodeMxfp4>, regular_mxfp4}},

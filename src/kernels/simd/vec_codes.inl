@@ -86,6 +86,11 @@ template <int kByte, bool kHigh>
 COLUBER_INLINE Vec nibble(const FourNibbles& a) {
   return {_mm512_permutexvar_ps(_mm512_srli_epi32(a.v, 8 * kByte + (kHigh ? 4 : 0)), a.table)};
 }
+// The word at `table` + kScale * index of each lane.
+template <int kScale>
+COLUBER_INLINE VecCodes gather_words(const int8_t* table, VecCodes index) {
+  return {_mm512_i32gather_epi32(index.v, table, kScale)};
+}
 #else
 struct VecCodes {
   __m256i v;
@@ -164,5 +169,9 @@ COLUBER_INLINE FourNibbles nibbles_of(const VecNibbles& table, VecCodes a) {
 template <int kByte, bool kHigh>
 COLUBER_INLINE Vec nibble(const FourNibbles& a) {
   return to_float(top_byte<kByte>(a.bytes));
+}
+template <int kScale>
+COLUBER_INLINE VecCodes gather_words(const int8_t* table, VecCodes index) {
+  return {_mm256_i32gather_epi32(reinterpret_cast<const int*>(table), index.v, kScale)};
 }
 #endif
