@@ -23,6 +23,25 @@ Rwkv6TimeMixConfig checked(const Rwkv6TimeMixConfig& config, const WeightLoader&
   return config;
 }
 
+// One value a channel. Before 5.2 one a head is stored, which all its channels share.
+std::vector<float> take_by_channel(WeightLoader& loader, std::string_view name, const Rwkv6TimeMixConfig& config) {
+  const std::optional<Shape> stored = loader.shape_of(name);
+  if (config.data_dependent || !stored || stored->count() != config.num_heads)
+    return take_vector(loader, name, config.hidden_size);
+  std::vector<float> values;
+  for (const float value : take_vector(loader, name, config.num_heads))
+    values.insert(values.end(), static_cast<size_t>(config.hidden_size / config.num_heads), value);
+  return values;
+}
+
+// As stored, or before 5.2 its logarithm under another name.
+std::vector<float> take_bonus(WeightLoader& loader, const Rwkv6TimeMixConfig& config) {
+  if (loader.has("time_faaaa") || !loader.has("time_first")) return take_by_channel(loader, "time_faaaa", config);
+  std::vector<float> bonus = take_by_channel(loader, "time_first", config);
+  for (float& value : bonus) value = std::exp(value);
+  return bonus;
+}
+
 }  // namespace
 
 struct Rwkv6TimeMix::Mixed {
@@ -36,16 +55,18 @@ Rwkv6TimeMix::Rwkv6TimeMix(const Rwkv6TimeMixConfig& config, WeightLoader loader
       mix_k_(take_mix(loader, config_.mix_k, config_.hidden_size, !config_.data_dependent)),
       mix_v_(take_mix(loader, config_.mix_v, config_.hidden_size, !config_.data_dependent)),
       mix_r_(take_mix(loader, config_.mix_r, config_.hidden_size, !config_.data_dependent)),
-      mix_g_(take_mix(loader, config_.mix_g, config_.hidden_size, !config_.data_dependent)),
-      decay_(take_vector(loader, "time_decay", config_.hidden_size)),
-      first_(take_vector(loader, "time_faaaa", config_.hidden_size)),
+      decay_(take_by_channel(loader, "time_decay", config_)),
+      first_(take_bonus(loader, config_)),
       receptance_(loader, "receptance", config_.hidden_size, config_.hidden_size, false),
       key_(loader, "key", config_.hidden_size, config_.hidden_size, false),
       value_(loader, "value", config_.hidden_size, config_.hidden_size, false),
-      gate_(loader, "gate", config_.hidden_size, config_.hidden_size, false),
       output_(loader, "output", config_.hidden_size, config_.hidden_size, false),
       norm_weight_(take_vector(loader, "ln_x.weight", config_.hidden_size)),
       norm_bias_(take_vector(loader, "ln_x.bias", config_.hidden_size)) {
+  if (config_.gate) {
+    mix_g_ = take_mix(loader, config_.mix_g, config_.hidden_size, !config_.data_dependent);
+    gate_.emplace(loader, "gate", config_.hidden_size, config_.hidden_size, false);
+  }
   if (config_.data_dependent) {
     load_own_mixes(loader);
   } else {
@@ -106,8 +127,9 @@ void Rwkv6TimeMix::mix(const ForwardBatch& batch, const float* x, const float* d
       args.dynamic[j] = own;
     }
   }
-  args.mixes = kMixes - first;
-  for (int64_t j = first; j < kMixes; ++j) {
+  const int64_t last = config_.gate ? kMixes : kMixes - 1;
+  args.mixes = last - first;
+  for (int64_t j = first; j < last; ++j) {
     args.mu[j - first] = mu[j];
     args.out[j - first] = mixed.of[j];
   }
@@ -128,7 +150,7 @@ void Rwkv6TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, 
   key_.forward(batch, mixed.of[1], tokens, k);
   value_.forward(batch, mixed.of[2], tokens, v);
   receptance_.forward(batch, mixed.of[3], tokens, r);
-  gate_.forward(batch, mixed.of[4], tokens, gate);
+  if (gate_) gate_->forward(batch, mixed.of[4], tokens, gate);
   if (config_.data_dependent) {
     decay_lora_->forward(batch, mixed.of[0], w);
     wkv_map()(WkvMapArgs{WkvMap::kExpNegExp, w, decay_.data(), w, tokens, hidden}, *batch.thread_pool);
@@ -159,7 +181,7 @@ void Rwkv6TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, 
   norm.eps = static_cast<float>(config_.norm_eps);
   norm.gate = gate;
   norm.gate_stride = hidden;
-  norm.gate_kind = HeadGate::kSilu;
+  norm.gate_kind = gate_ ? HeadGate::kSilu : HeadGate::kNone;
   norm.tokens = tokens;
   norm.num_heads = config_.num_heads;
   norm.head_dim = head_dim();

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RWKV-5.2's and -6's time mix:
+// RWKV-5's and -6's time mix:
 //
 //   r, k, v, g = receptance(mix_r(x)), key(mix_k(x)), value(mix_v(x)), gate(mix_g(x))
-//   w          = exp(-exp(time_decay))                                              RWKV-5
-//   w          = exp(-exp(time_decay + tanh(mix_w(x) decay_w1) decay_w2))           RWKV-6
-//   out        = output(group_norm(wkv6(r, w, k, v)) * silu(g))                     eps 64e-5, a group a head
+//   w          = exp(-exp(time_decay))              RWKV-5; before 5.2 a decay and a bonus a head
+//   w          = exp(-exp(time_decay + tanh(mix_w(x) decay_w1) decay_w2))      RWKV-6
+//   out        = output(group_norm(wkv6(r, w, k, v)) * silu(g))                eps 64e-5, a group a head; RWKV-5.0 has
+//   no g
 //
 // RWKV-6's mixes add what the token itself asks for: tanh(mix_x(x) maa_w1) in five parts, each times its maa_w2, in the
 // order w, k, v, r, g. States: a row's last token; [H, N, N], key by value. The backend's name is "wkv6".
@@ -24,6 +25,7 @@ struct Rwkv6TimeMixConfig {
   int64_t hidden_size = 0;
   int64_t num_heads = 0;
   bool data_dependent = true;  // RWKV-6; false: RWKV-5
+  bool gate = true;
   double norm_eps = 64e-5;
   // Names of the mixes: "time_maa_" + w, k, v, r, g, x; "time_mix_" + k, v, r, g, which weigh the current token.
   std::string mix_k, mix_v, mix_r, mix_g;
@@ -52,7 +54,8 @@ class Rwkv6TimeMix final : public RwkvMixer {
   std::vector<float> mix_k_, mix_v_, mix_r_, mix_g_;  // [D], of the token before
   std::vector<float> decay_;                          // [D] time_decay; RWKV-5: w itself
   std::vector<float> first_;                          // [D] the bonus u
-  Linear receptance_, key_, value_, gate_, output_;
+  Linear receptance_, key_, value_, output_;
+  std::optional<Linear> gate_;
   std::vector<float> norm_weight_, norm_bias_;  // [D]
   std::vector<float> mix_x_, mix_w_;            // [D], RWKV-6, as all below
   std::optional<Linear> mix_down_;              // [D] to five ranks

@@ -18,6 +18,7 @@
 #include "layers/residual_convs.h"
 #include "models/activation_field.h"
 #include "models/decoder.h"
+#include "models/inkling_names.h"
 #include "models/sizes.h"
 #include "tensor/workspace.h"
 
@@ -243,7 +244,7 @@ class InklingBlock final : public DecoderBlock {
   std::optional<Mlp> mlp_;
 };
 
-std::unique_ptr<Model> load(ModelLoadContext& context) {
+std::unique_ptr<Model> load_named(ModelLoadContext& context, bool first_release) {
   const InklingConfig c = read_config(context.config_json, context.config_path);
   DecoderConfig decoder;
   decoder.architecture = "inkling_text";
@@ -256,13 +257,21 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   decoder.embed_norm = "embed_norm";
   decoder.logits_scale = 1.0 / c.logits_mup_width_multiplier;
   decoder.ignored = {{"model.mtp", "heads that predict several tokens are not run"}};
-  if (c.is_container) {
+  if (c.is_container || first_release) {
     decoder.base = "model.language_model";
     decoder.ignored.push_back({"model.vision_tower", "the vision tower is not run"});
     decoder.ignored.push_back({"model.audio_tower", "the audio tower is not run"});
   }
   return std::make_unique<Decoder>(context, decoder,
                                    [&](const BlockContext& block) { return std::make_unique<InklingBlock>(c, block); });
+}
+
+std::unique_ptr<Model> load(ModelLoadContext& context) {
+  if (!InklingFirstRelease::is_it(context.weights)) return load_named(context, false);
+  const InklingFirstRelease weights(context.weights);
+  ModelLoadContext renamed{context.config_json, context.config_path,  weights, context.config, context.thread_pool,
+                           context.progress,    context.describe_only};
+  return load_named(renamed, true);
 }
 
 const RegisterModel kInkling({"inkling_text", {"InklingForCausalLM", "InklingForConditionalGeneration"}, load});

@@ -45,14 +45,10 @@ class Shapes {
   explicit Shapes(const WeightSource& weights) : weights_(weights) {}
   // The shape of a tensor of two dimensions; of 1 by 1, and a problem, where there is none such.
   Shape matrix(const std::string& name) {
-    if (!weights_.contains(name)) {
-      problems_ += fmt::format("\n  tensor '{}' is missing", name);
-      return Shape{1, 1};
-    }
-    const Shape shape = weights_.peek(name).shape;
-    if (shape.rank() == 2 && shape[0] > 0 && shape[1] > 0) return shape;
-    problems_ += fmt::format("\n  tensor '{}' has the shape {}; expected two dimensions", name, shape.to_string());
-    return Shape{1, 1};
+    return shape_of(name, "two dimensions", [](const Shape& shape) { return shape.rank() == 2; });
+  }
+  int64_t first_dimension(const std::string& name) {
+    return shape_of(name, "a dimension or more", [](const Shape& shape) { return shape.rank() > 0; })[0];
   }
   void expect(bool fine, const std::string& problem) {
     if (!fine) problems_ += "\n  " + problem;
@@ -64,6 +60,18 @@ class Shapes {
   }
 
  private:
+  template <typename IsRight>
+  Shape shape_of(const std::string& name, const char* expected, const IsRight& is_right) {
+    if (!weights_.contains(name)) {
+      problems_ += fmt::format("\n  tensor '{}' is missing", name);
+      return Shape{1, 1};
+    }
+    const Shape shape = weights_.peek(name).shape;
+    if (is_right(shape) && shape.count() > 0) return shape;
+    problems_ += fmt::format("\n  tensor '{}' has the shape {}; expected {}", name, shape.to_string(), expected);
+    return Shape{1, 1};
+  }
+
   const WeightSource& weights_;
   std::string problems_;
 };
@@ -137,7 +145,7 @@ RwkvSizes read_rwkv_sizes(const WeightSource& weights, const RwkvNames& names, s
       std::max({sizes.vocab_size / 4, sizes.hidden_size, sizes.intermediate_size, sizes.attention_size}) <= kMostWidth,
       fmt::format("expected at most {} channels and {} tokens of the vocabulary", kMostWidth, 4 * kMostWidth));
   if (!heads_tensor.empty()) {
-    sizes.num_heads = shapes.matrix(names.att_tensor(0, heads_tensor))[0];
+    sizes.num_heads = shapes.first_dimension(names.att_tensor(0, heads_tensor));
     shapes.expect(sizes.hidden_size % sizes.num_heads == 0,
                   fmt::format("'{}' has {} heads; expected a divisor of the {} channels of the embedding",
                               names.att_tensor(0, heads_tensor), sizes.num_heads, sizes.hidden_size));

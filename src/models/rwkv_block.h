@@ -58,8 +58,8 @@ struct RwkvSizes {
   int64_t vocab_size = 0, hidden_size = 0, num_layers = 0, num_heads = 0, intermediate_size = 0, attention_size = 0;
 };
 
-// `heads_tensor` of the first layer's time mix has the heads as its first dimension; empty: there are no heads. Throws
-// Error(kInvalidData) naming what is missing or of another rank.
+// `heads_tensor` of the first layer's time mix has the heads as its first dimension, whatever follows; empty: there are
+// no heads. Throws Error(kInvalidData) naming what is missing or of another rank.
 RwkvSizes read_rwkv_sizes(const WeightSource& weights, const RwkvNames& names, std::string_view heads_tensor);
 
 // The decoder around blocks of these sizes.

@@ -149,6 +149,98 @@ TEST_F(PublishedInkling, TheTextPartOfTheModelThatHearsAndSeesLoads) {
   });
 }
 
+// Rows of gates and of what they gate alternate in the first release.
+StoredTensor alternating(const StoredTensor& gates, const StoredTensor& gated) {
+  const int64_t rank = gates.shape.rank(), rows = gates.shape[rank - 2];
+  const auto row = static_cast<size_t>(dtype_bytes(gates.dtype, gates.shape[rank - 1]));
+  StoredTensor both{gates.dtype, gates.shape, {}};
+  both.shape[rank - 2] = 2 * rows;
+  for (size_t at = 0; at < gates.bytes.size(); at += row) {
+    for (const StoredTensor* part : {&gates, &gated})
+      both.bytes.insert(both.bytes.end(), part->bytes.begin() + static_cast<int64_t>(at),
+                        part->bytes.begin() + static_cast<int64_t>(at + row));
+  }
+  return both;
+}
+
+// The halves of a stack's matrices.
+std::pair<StoredTensor, StoredTensor> halves(const StoredTensor& stack) {
+  const int64_t matrices = stack.shape[0];
+  const auto half = stack.bytes.size() / static_cast<size_t>(2 * matrices);
+  StoredTensor first{stack.dtype, stack.shape, {}};
+  first.shape[1] /= 2;
+  StoredTensor second = first;
+  for (size_t m = 0; m < static_cast<size_t>(2 * matrices); ++m) {
+    std::vector<std::byte>& bytes = (m % 2 == 0 ? first : second).bytes;
+    bytes.insert(bytes.end(), stack.bytes.begin() + static_cast<int64_t>(m * half),
+                 stack.bytes.begin() + static_cast<int64_t>((m + 1) * half));
+  }
+  return {first, second};
+}
+
+void name_as_the_first_release(ModelCopy& copy) {
+  std::map<std::string, StoredTensor>& tensors = copy.tensors();
+  std::vector<std::string> blocks;
+  for (const auto& [name, tensor] : tensors)
+    if (name.ends_with("input_layernorm.weight")) blocks.push_back(name.substr(0, name.find("input_layernorm")));
+  const auto merge = [&](const std::string& gates, const std::string& gated, const std::string& both) {
+    if (!tensors.contains(gates)) return;
+    tensors[both] = alternating(tensors.at(gates), tensors.at(gated));
+    tensors.erase(gates);
+    tensors.erase(gated);
+  };
+  for (const std::string& block : blocks) {
+    merge(block + "mlp.gate_proj.weight", block + "mlp.up_proj.weight", block + "mlp.w13_dn.weight");
+    merge(block + "mlp.shared_experts.gate_proj", block + "mlp.shared_experts.up_proj",
+          block + "mlp.shared_experts.shared_w13_weight");
+    const auto stack = tensors.find(block + "mlp.experts.gate_up_proj");
+    if (stack == tensors.end()) continue;
+    const auto [gates, gated] = halves(stack->second);
+    tensors.erase(stack);
+    tensors[block + "mlp.experts.w13_weight"] = alternating(gates, gated);
+  }
+  const std::pair<const char*, const char*> names[] = {
+      {"mlp.shared_experts.down_proj", "mlp.shared_experts.shared_w2_weight"},
+      {"mlp.experts.down_proj", "mlp.experts.w2_weight"},
+      {"mlp.down_proj.weight", "mlp.w2_md.weight"},
+      {"mlp.gate.e_score_correction_bias", "mlp.gate.bias"},
+      {"self_attn.q_proj", "attn.wq_du"},
+      {"self_attn.k_proj", "attn.wk_dv"},
+      {"self_attn.v_proj", "attn.wv_dv"},
+      {"self_attn.r_proj", "attn.wr_du"},
+      {"self_attn.o_proj", "attn.wo_ud"},
+      {"self_attn.k_sconv.conv1d", "attn.k_sconv"},
+      {"self_attn.v_sconv.conv1d", "attn.v_sconv"},
+      {"self_attn.", "attn."},
+      {"attn_sconv.conv1d", "attn_sconv"},
+      {"mlp_sconv.conv1d", "mlp_sconv"},
+      {"post_attention_layernorm", "mlp_norm"},
+      {"input_layernorm", "attn_norm"},
+      {"model.embed_tokens", "model.embed"},
+      {"lm_head", "model.unembed"},
+      {"model.", "model.llm."},
+  };
+  for (const auto& [from, to] : names) rename_everywhere(copy, from, to);
+}
+
+TEST_F(PublishedInkling, TheFirstReleasesNamesLoad) {
+  expect_same("inkling", name_as_the_first_release);
+  expect_same("inkling", [](ModelCopy& copy) {
+    name_as_the_first_release(copy);
+    const StoredTensor stray = copy.tensors().at("model.llm.unembed.weight");
+    copy.tensors()["model.visual.layers.linear_0.weight"] = stray;
+    copy.tensors()["model.audio.final_norm.weight"] = stray;
+  });
+  expect_refused("inkling",
+                 [](ModelCopy& copy) {
+                   name_as_the_first_release(copy);
+                   for (auto& [name, tensor] : copy.tensors())
+                     if (name.ends_with("w13_weight") || name.ends_with("w13_dn.weight"))
+                       tensor.shape = Shape{tensor.shape.count()};
+                 },
+                 {"w13", "even number of rows"});
+}
+
 // The embedding is padded to a round number of rows; the head may be, too.
 TEST_F(PublishedInkling, TokensThatPadTheVocabularyAreNotScored) {
   constexpr size_t kTokens = 300, kPadded = 320;
