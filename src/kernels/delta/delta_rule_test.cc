@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/linear/linear_run_test.h"
 #include "kernels/op_test.h"
 #include "kernels/state_slots_test.h"
 
@@ -41,28 +42,28 @@ struct Inputs {
   int64_t width() const { return p.value_heads * p.value_dim; }
   int64_t state_elements() const { return width() * p.key_dim; }
 
-  DeltaRuleArgs args(const StateSlots& state, const int32_t* query_start_loc, int64_t rows,
-                     std::vector<float>& y) const {
+  DeltaRuleArgs args(const StateSlots& state, const int32_t* query_start_loc, int64_t rows, std::vector<float>& y,
+                     int64_t first) const {
     DeltaRuleArgs a;
-    a.q = q.data();
-    a.k = k.data();
     a.q_stride = a.k_stride = p.key_heads * p.key_dim;
-    a.v = v.data();
+    a.q = q.data() + first * a.q_stride;
+    a.k = k.data() + first * a.k_stride;
     a.v_stride = width();
+    a.v = v.data() + first * a.v_stride;
     if (p.decay != Decay::kNone) {
-      a.gate = gate.data();
+      a.gate = gate.data() + first * gate_width();
       a.gate_bias = bias.data();
       a.gate_rate = rate.data();
     }
     a.gate_stride = gate_width();
     a.gate_per_channel = p.decay != Decay::kHead;
     a.gate_lower_bound = p.decay == Decay::kBounded ? -5.0f : 0.0f;
-    a.beta = p.beta ? beta.data() : nullptr;
+    a.beta = p.beta ? beta.data() + first * p.value_heads : nullptr;
     a.beta_stride = p.value_heads;
     a.beta_scale = p.decay == Decay::kHead ? 2.0f : 1.0f;
     a.norm_eps = p.norm_eps;
     a.scale = 0.3f;
-    a.y = y.data();
+    a.y = y.data() + first * width();
     a.y_stride = width();
     a.state = state;
     a.query_start_loc = query_start_loc;
@@ -75,18 +76,6 @@ struct Inputs {
     return a;
   }
 };
-
-std::vector<OpOutput> run(const Problem& p, const SlotRows& rows, bool steps, DeltaRuleFunction f, ThreadPool& pool) {
-  const Inputs inputs(p, rows.tokens());
-  StatePool states(rows.slots, inputs.state_elements(), p.dtype);
-  for (int64_t slot : rows.filled) states.fill(slot, 10 + static_cast<uint64_t>(slot));
-  std::vector<float> y(static_cast<size_t>(rows.tokens() * inputs.width()), 77.0f);
-  Workspace workspace;
-  f(inputs.args(states.slots(rows.src.data(), rows.dst.data(), rows.has_initial_state.data()),
-                steps ? nullptr : rows.query_start_loc.data(), rows.rows(), y),
-    pool, workspace);
-  return {{"y", y}, {"state", states.all()}};
-}
 
 Tolerance tolerance_of(DType dtype) {
   Tolerance tolerance = kDeltaRuleTolerance;
@@ -104,35 +93,14 @@ TEST(DeltaRule, CandidatesAgreeOnEveryKindOfRow) {
         Problem{2, 2, 16, 16, Decay::kHead, DType::kFloat32, 1e-6f, false}}) {
     SCOPED_TRACE(::testing::Message() << p.value_heads << " heads of " << p.key_dim << " by " << p.value_dim);
     expect_candidates_agree(delta_rule(), tolerance_of(p.dtype),
-                            [&](DeltaRuleFunction f) { return run(p, SlotRows::prefill(), false, f, pool); });
-    expect_candidates_agree(delta_rule(), tolerance_of(p.dtype),
-                            [&](DeltaRuleFunction f) { return run(p, SlotRows::decode(), true, f, pool); });
+                            [&](DeltaRuleFunction f) { return run_rows<Inputs>(p, SlotRows::prefill(), f, pool); });
+    expect_candidates_agree(delta_rule(), tolerance_of(p.dtype), [&](DeltaRuleFunction f) {
+      return run_rows<Inputs>(p, SlotRows::decode(), f, pool, true);
+    });
   }
 }
 
 TEST(DeltaRule, RunsVectorised) { expect_vectorised(delta_rule()); }
-
-std::vector<float> feed(const Inputs& inputs, int64_t tokens, int64_t piece, ThreadPool& pool, DeltaRuleFunction f) {
-  const int32_t slot = 1;
-  StatePool states(2, inputs.state_elements(), DType::kFloat32);
-  std::vector<float> y(static_cast<size_t>(tokens * inputs.width()));
-  Workspace workspace;
-  for (int64_t t = 0; t < tokens; t += piece) {
-    const uint8_t initial = t > 0;
-    const int32_t loc[2] = {0, static_cast<int32_t>(std::min(piece, tokens - t))};
-    DeltaRuleArgs args = inputs.args(states.slots(&slot, &slot, &initial), piece == 1 ? nullptr : loc, 1, y);
-    args.q += t * args.q_stride;
-    args.k += t * args.k_stride;
-    args.v += t * args.v_stride;
-    if (args.gate != nullptr) args.gate += t * args.gate_stride;
-    args.beta += t * args.beta_stride;
-    args.y += t * args.y_stride;
-    f(args, pool, workspace);
-  }
-  const std::vector<float> state = states.slot(1);
-  y.insert(y.end(), state.begin(), state.end());
-  return y;
-}
 
 TEST(DeltaRule, CutsOfAPromptAndThreadsChangeNoBit) {
   ThreadPool one(1), many(7);
@@ -140,9 +108,10 @@ TEST(DeltaRule, CutsOfAPromptAndThreadsChangeNoBit) {
     if (candidate.isa > active_isa() || candidate.isa == Isa::kRef) continue;
     for (const Problem& p : {Problem{2, 4, 48, 80, Decay::kHead}, Problem{1, 1, 16, 20}}) {
       const Inputs inputs(p, 70);
-      const std::vector<float> whole = feed(inputs, 70, 70, one, candidate.function);
+      const std::vector<float> whole = run_pieces(inputs, 70, 70, candidate.function, one);
       for (int64_t piece : {1, 3, 7, 64})
-        EXPECT_EQ(whole, feed(inputs, 70, piece, many, candidate.function)) << candidate.name << " pieces of " << piece;
+        EXPECT_EQ(whole, run_pieces(inputs, 70, piece, candidate.function, many, piece == 1))
+            << candidate.name << " pieces of " << piece;
     }
   }
 }
@@ -151,7 +120,8 @@ TEST(DeltaRule, DecaysNearZeroAndOneStayFinite) {
   ThreadPool pool(1);
   Inputs inputs({2, 2, 16, 16}, 300);
   for (size_t i = 0; i < inputs.gate.size(); ++i) inputs.gate[i] = i % 3 == 0 ? 400.0f : -60.0f;
-  for (float value : feed(inputs, 300, 300, pool, delta_rule().selected().function)) ASSERT_TRUE(std::isfinite(value));
+  for (float value : run_pieces(inputs, 300, 300, delta_rule().selected().function, pool))
+    ASSERT_TRUE(std::isfinite(value));
 }
 
 }  // namespace

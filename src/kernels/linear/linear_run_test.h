@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the tests of linear attention run an operation: over rows that meet every rule of state_slots.h, or over one
-// prompt in pieces. `Inputs` makes the arguments: Inputs(problem, tokens), args(state, query_start_loc, rows, o, first
-// token), state_elements(), width().
+// How the tests of linear attention and of the delta rule run an operation: over rows that meet every rule of
+// state_slots.h, or over one prompt in pieces. `Inputs` makes the arguments: Inputs(problem, tokens), args(state,
+// query_start_loc, rows, o, first token), state_elements(), width(). With `steps` the rows are of one token each and no
+// starts are given.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +15,15 @@
 namespace coluber {
 
 template <typename Inputs, typename Problem, typename Function>
-std::vector<OpOutput> run_rows(const Problem& p, const SlotRows& rows, Function function, ThreadPool& pool) {
+std::vector<OpOutput> run_rows(const Problem& p, const SlotRows& rows, Function function, ThreadPool& pool,
+                               bool steps = false) {
   const Inputs inputs(p, rows.tokens());
   StatePool states(rows.slots, inputs.state_elements(), p.dtype);
   for (int64_t slot : rows.filled) states.fill(slot, 10 + static_cast<uint64_t>(slot));
   std::vector<float> o(static_cast<size_t>(rows.tokens() * inputs.width()), 77.0f);
   Workspace workspace;
   function(inputs.args(states.slots(rows.src.data(), rows.dst.data(), rows.has_initial_state.data()),
-                       rows.query_start_loc.data(), rows.rows(), o, 0),
+                       steps ? nullptr : rows.query_start_loc.data(), rows.rows(), o, 0),
            pool, workspace);
   return {{"o", o}, {"state", states.all()}};
 }
@@ -29,7 +31,7 @@ std::vector<OpOutput> run_rows(const Problem& p, const SlotRows& rows, Function 
 // The outputs of all tokens, then the state that they leave.
 template <typename Inputs, typename Operation>
 std::vector<float> run_pieces(const Inputs& inputs, int64_t tokens, int64_t piece, const Operation& operation,
-                              ThreadPool& pool) {
+                              ThreadPool& pool, bool steps = false) {
   const int32_t slot = 1;
   StatePool states(2, inputs.state_elements(), DType::kFloat32);
   std::vector<float> o(static_cast<size_t>(tokens * inputs.width()));
@@ -37,7 +39,7 @@ std::vector<float> run_pieces(const Inputs& inputs, int64_t tokens, int64_t piec
   for (int64_t t = 0; t < tokens; t += piece) {
     const uint8_t initial = t > 0;
     const int32_t loc[2] = {0, static_cast<int32_t>(std::min(piece, tokens - t))};
-    operation(inputs.args(states.slots(&slot, &slot, &initial), loc, 1, o, t), pool, workspace);
+    operation(inputs.args(states.slots(&slot, &slot, &initial), steps ? nullptr : loc, 1, o, t), pool, workspace);
   }
   const std::vector<float> state = states.slot(1);
   o.insert(o.end(), state.begin(), state.end());
