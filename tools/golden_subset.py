@@ -5,8 +5,8 @@
     tools/golden_subset.py ../shared/golden tests/data mamba jamba rwkv7_pth
 
 copies config.json, generation_config.json, the weights and golden.json as they are, except that `prompt_lengths` names only the
-prompts that are kept, and of golden.safetensors the tensors of these prompts (of the longest only the last logits), the hidden states
-and the final states.
+prompts that are kept, and of golden.safetensors the tensors of these prompts (of the longer ones only the last logits), the hidden
+states and the final states of the first layer of each kind. Source and target may be one folder: what is there is trimmed.
 """
 import json
 import re
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 PROMPTS = {1, 17, 64}
-LONG_PROMPT_KEEPS_LAST = 8
+KEPT_LOGITS = {17: 5, 64: 1}  # rows, the last ones: what came before has left its mark in them
 PER_PROMPT = re.compile(r"(input_ids|logits|greedy|greedy_margin)\.(\d+)")
 WHOLE = re.compile(r"(hidden|state)\.")
 COPIED = ("config.json", "generation_config.json", "model.safetensors", "pytorch_model.bin")
@@ -52,6 +52,23 @@ def last_rows(tensor, count):
     return dtype, [kept, *rest], data[len(data) - len(data) // rows * kept:]
 
 
+def layers_kept(names):
+    """Numbers of the first layer with each set of states, as text."""
+    states = {}
+    for name in names:
+        if match := re.fullmatch(r"state\.(\d+)\.(.+)", name):
+            states.setdefault(int(match[1]), set()).add(match[2])
+    kinds = {}
+    for layer in sorted(states):
+        kinds.setdefault(frozenset(states[layer]), layer)
+    return {str(layer) for layer in kinds.values()}
+
+
+def is_of_left_out_layer(name, layers):
+    match = re.fullmatch(r"state\.(\d+)\..+", name)
+    return match is not None and match[1] not in layers
+
+
 def trim(source, target):
     golden = json.loads((source / "golden.json").read_text())
     golden["prompt_lengths"] = [n for n in golden["prompt_lengths"] if n in PROMPTS]
@@ -62,14 +79,16 @@ def trim(source, target):
         golden["per_prompt"] = {n: facts for n, facts in golden["per_prompt"].items() if int(n) in prompts}
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.iterdir()):
-        if path.name in COPIED or path.suffix == ".pth":
+        if (path.name in COPIED or path.suffix == ".pth") and source != target:
             shutil.copyfile(path, target / path.name)
     (target / "golden.json").write_text(json.dumps(golden, indent=1) + "\n")
     tensors = read_safetensors(source / "golden.safetensors")
     kept = {name: tensor for name, tensor in tensors.items() if is_kept(name, prompts)}
-    longest = f"logits.{max(prompts)}"
-    if max(prompts) == max(PROMPTS) and longest in kept:
-        kept[longest] = last_rows(kept[longest], LONG_PROMPT_KEEPS_LAST)
+    layers = layers_kept(kept)
+    kept = {name: tensor for name, tensor in kept.items() if not is_of_left_out_layer(name, layers)}
+    for prompt, rows in KEPT_LOGITS.items():
+        if (name := f"logits.{prompt}") in kept:
+            kept[name] = last_rows(kept[name], rows)
     write_safetensors(target / "golden.safetensors", kept)
     return sum(path.stat().st_size for path in target.iterdir())
 

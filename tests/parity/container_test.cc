@@ -58,8 +58,10 @@ TEST_P(Container, GivesTheLogitsOfItsTextPart) {
   engine->open_session()->extend(tensors.ids("input_ids" + tail), 0, [&](const float* values, int64_t rows) {
     logits.insert(logits.end(), values, values + rows * vocab);
   });
-  ASSERT_EQ(logits.size(), expected.size());
-  EXPECT_LE(golden::max_abs_difference(logits.data(), expected.data(), static_cast<int64_t>(logits.size())),
+  ASSERT_GE(logits.size(), expected.size());  // of this repository's folders the last rows are there
+  ASSERT_GT(expected.size(), 0u);
+  const auto count = static_cast<int64_t>(expected.size());
+  EXPECT_LE(golden::max_abs_difference(logits.data() + logits.size() - expected.size(), expected.data(), count),
             GetParam().tolerance);
 }
 
