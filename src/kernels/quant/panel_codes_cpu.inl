@@ -345,12 +345,13 @@ template <ScaledCode kCode>
 struct CodeTable {
   static constexpr int64_t kPart = 16;
   static COLUBER_INLINE void expand(const std::byte* group, int64_t part, int64_t lane, float* out, int64_t width) {
-    const VecTable table = load_table(scaled_code_values(kCode));
+    const VecTable table = load_table(nibble_table<kCode>());
     const Vec scale = floats_at(group, 0, lane);
     for (int64_t u = 0; u < 2; ++u, out += 8 * width) {
-      VecCodes x = words_at(group, 4 + 8 * part + 4 * u, lane);
+      Vec values[8];
+      look_up(table, words_at(group, 4 + 8 * part + 4 * u, lane), values);
 #pragma GCC unroll 8
-      for (int64_t i = 0; i < 8; ++i, x = shift_right<4>(x)) store(out + i * width, look_up(table, x) * scale);
+      for (int64_t i = 0; i < 8; ++i) store(out + i * width, values[i] * scale);
     }
   }
 };

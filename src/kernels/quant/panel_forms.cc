@@ -6,6 +6,27 @@
 #include "kernels/quant/block_decoders.h"
 #include "kernels/quant/lattices.h"
 #include "kernels/quant/panel_form.h"
+#include "kernels/simd/nibble_table.h"
+
+namespace coluber {
+namespace {
+
+template <ScaledCode kCode>
+const NibbleTable& nibble_table() {
+  static const NibbleTable kTable = [] {
+    NibbleTable table;
+    std::memcpy(table.values, scaled_code_values(kCode), sizeof table.values);
+    for (int i = 0; i < 64; ++i) {
+      const auto bits = std::bit_cast<uint32_t>(table.values[i / 4]);
+      table.bytes[i % 4][i / 4] = static_cast<uint8_t>(bits >> (8 * (i % 4)));
+    }
+    return table;
+  }();
+  return kTable;
+}
+
+}  // namespace
+}  // namespace coluber
 
 #define COLUBER_SIMD_SOURCE "kernels/quant/panel_codes_cpu.inl"
 #include "kernels/simd/foreach_isa.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Codes of quantised weights over the tier's vector type: kLanes rows side by side, four bytes each, and what turns
-// their bytes into float32. Conversions are exact, denormals included, and none is slow for some values.
+// their bytes into float32. Conversions are exact, denormals included, and none is slow for some values. Include
+// kernels/simd/nibble_table.h above the source that includes this.
 #if COLUBER_ISA_AVX512
 struct VecCodes {
   __m512i v;
@@ -58,12 +59,17 @@ COLUBER_INLINE Vec load_e5m2(const std::byte* p) {
   __m256i h = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   return {_mm512_cvtph_ps(_mm256_slli_epi16(h, 8))};
 }
-// table[code & 15] of sixteen floats.
+// A table of sixteen floats.
 struct VecTable {
   __m512 v;
 };
-COLUBER_INLINE VecTable load_table(const float* table) { return {_mm512_loadu_ps(table)}; }
-COLUBER_INLINE Vec look_up(const VecTable& table, VecCodes codes) { return {_mm512_permutexvar_ps(codes.v, table.v)}; }
+COLUBER_INLINE VecTable load_table(const NibbleTable& table) { return {_mm512_loadu_ps(table.values)}; }
+// The values of a word's eight nibbles, from the lowest.
+COLUBER_INLINE void look_up(const VecTable& table, VecCodes codes, Vec (&out)[8]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i)
+    out[i] = {_mm512_permutexvar_ps(_mm512_srlv_epi32(codes.v, _mm512_set1_epi32(4 * i)), table.v)};
+}
 // A table of whole numbers for the nibbles of four bytes, which gives them times 2^24: sixteen values fit one register
 // here, which takes fewer operations than bytes do.
 struct VecNibbles {
@@ -146,13 +152,36 @@ COLUBER_INLINE Vec load_e4m3_256th(const std::byte* p) {
 COLUBER_INLINE Vec load_e5m2(const std::byte* p) {
   return {_mm256_cvtph_ps(_mm_unpacklo_epi8(_mm_setzero_si128(), load_eight_bytes(p)))};
 }
+// As no register holds sixteen floats, each byte of a float has a table of its own; what they give is woven together.
 struct VecTable {
-  __m256 low, high;
+  __m256i bytes[4];
 };
-COLUBER_INLINE VecTable load_table(const float* table) { return {_mm256_loadu_ps(table), _mm256_loadu_ps(table + 8)}; }
-COLUBER_INLINE Vec look_up(const VecTable& table, VecCodes codes) {
-  const __m256 low = _mm256_permutevar8x32_ps(table.low, codes.v), high = _mm256_permutevar8x32_ps(table.high, codes.v);
-  return {_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(codes.v, 28)))};
+COLUBER_INLINE VecTable load_table(const NibbleTable& table) {
+  VecTable all;
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    all.bytes[i] = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table.bytes[i])));
+  return all;
+}
+// The values of bytes below 16: byte i of each four rows side by side to out[2 * i].
+COLUBER_INLINE void look_up_four(const VecTable& table, __m256i codes, Vec* out) {
+  __m256i byte[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) byte[i] = _mm256_shuffle_epi8(table.bytes[i], codes);
+  const __m256i low01 = _mm256_unpacklo_epi8(byte[0], byte[1]), low23 = _mm256_unpacklo_epi8(byte[2], byte[3]);
+  const __m256i high01 = _mm256_unpackhi_epi8(byte[0], byte[1]), high23 = _mm256_unpackhi_epi8(byte[2], byte[3]);
+  out[0] = {_mm256_castsi256_ps(_mm256_unpacklo_epi16(low01, low23))};
+  out[2] = {_mm256_castsi256_ps(_mm256_unpackhi_epi16(low01, low23))};
+  out[4] = {_mm256_castsi256_ps(_mm256_unpacklo_epi16(high01, high23))};
+  out[6] = {_mm256_castsi256_ps(_mm256_unpackhi_epi16(high01, high23))};
+}
+COLUBER_INLINE void look_up(const VecTable& table, VecCodes codes, Vec (&out)[8]) {
+  const __m256i low = _mm256_set1_epi8(0xf);
+  const __m256i rows_together =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const __m256i x = _mm256_shuffle_epi8(codes.v, rows_together);
+  look_up_four(table, _mm256_and_si256(x, low), out);
+  look_up_four(table, _mm256_and_si256(_mm256_srli_epi32(x, 4), low), out + 1);
 }
 struct VecNibbles {
   VecCodes table;
