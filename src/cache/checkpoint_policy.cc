@@ -31,9 +31,11 @@ void add_position(int64_t position, int64_t unit, const PromptFacts& facts, std:
 void plan_auto(const CheckpointPolicy& policy, const PromptFacts& facts, std::vector<int64_t>& positions) {
   const int64_t unit = policy.unit;
   const int64_t end = round_down(facts.prompt_tokens - 1, unit);
+  const int64_t parting = facts.common_tokens < facts.prompt_tokens ? round_down(facts.common_tokens, unit) : 0;
+  // Where they are too near for two, the place at which two prompts parted serves more than the end of one.
+  if (end - parting >= kFewestBlocksApart * unit) add_position(end, unit, facts, positions);
+  add_position(parting, unit, facts, positions);
   add_position(end, unit, facts, positions);
-  if (facts.common_tokens < facts.prompt_tokens)
-    add_position(round_down(facts.common_tokens, unit), unit, facts, positions);
   for (int64_t distance = kFirstDistance; end - distance > facts.hit_tokens; distance *= 2) {
     // On a grid of their own, so that prompts of about one length keep the same places.
     const int64_t grid = std::max(unit, round_down(distance / 2, unit));

@@ -112,6 +112,7 @@ TEST(CheckpointPolicy, AutoKeepsThePromptsEndAndTheBranch) {
   EXPECT_EQ(plan(policy, {.prompt_tokens = 400}), (Positions{384}));
   EXPECT_EQ(plan(policy, {.prompt_tokens = 401, .common_tokens = 250}), (Positions{240, 400}));
   EXPECT_EQ(plan(policy, {.prompt_tokens = 400, .hit_tokens = 240, .common_tokens = 250}), (Positions{384}));
+  EXPECT_EQ(plan(policy, {.prompt_tokens = 320, .common_tokens = 300}), (Positions{288})) << "parts near the end";
   EXPECT_TRUE(plan(policy, {.prompt_tokens = 20}).empty()) << "too short to pay for a cut";
   EXPECT_TRUE(plan(policy, {.prompt_tokens = 400, .hit_tokens = 384}).empty());
 }

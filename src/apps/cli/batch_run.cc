@@ -66,7 +66,8 @@ void BatchRun::check_lines() {
     } else if (!parsed.problem.empty()) {
       write_problem(id, line.number, ErrorCode::kInvalidArgument, parsed.problem);
     } else {
-      coming_.push_back({&line, parsed.request.priority, parsed.request.arrival_s});
+      const bool by_priority = engine_.config().scheduler.by_priority;
+      coming_.push_back({&line, by_priority ? parsed.request.priority : 0, parsed.request.arrival_s});
       if (parsed.request.priority != 0) ++counts_.with_priority;
     }
   }

@@ -47,7 +47,7 @@ class BatchRun {
   using Clock = std::chrono::steady_clock;
   struct Waiting {
     const BatchInput::Line* line = nullptr;
-    int64_t priority = 0;
+    int64_t priority = 0;  // 0 where priorities do not matter
     double arrival_s = 0.0;
   };
   struct Later {  // the queue's top is what comes first
