@@ -97,8 +97,10 @@ class Planner {
   std::optional<Shape> shape_of(std::string_view name) const {
     const auto [layer, stored] = split(name);
     for (const GgufTensorRule* rule : rules_of(stored, layer)) {
-      if (const auto piece = tensors_.find(prefix_of(layer), rule->name, 0))
-        return piece->cols == 1 ? Shape{piece->rows} : Shape{piece->rows, piece->cols};
+      auto piece = tensors_.find(prefix_of(layer), rule->name, 0);
+      if (!piece) continue;
+      cut_appended(*rule, layer, *piece);
+      return piece->cols == 1 ? Shape{piece->rows} : Shape{piece->rows, piece->cols};
     }
     return std::nullopt;
   }
@@ -347,12 +349,15 @@ GgufExport plan_gguf_export(const GgufExportSource& source) {
   GgufExport out;
   fields.set_architecture(name);
   family->describe(fields);
+  // Readers take it from the tokenizer, which need not be there.
+  if (fields.number("vocab_size") == 0) fields.put("vocab_size", (*planner->shape_of("token_embd.weight"))[0]);
   fields.finish();
   planner->plan(fields, sizes_of(fields), out);
   out.num_layers = fields.num_layers();
   out.num_experts = fields.number("expert_count");
   put_general(source, out);
   for (auto& entry : fields.take()) out.metadata.push_back(std::move(entry));
+  out.notes = fields.take_notes();
   note_left_out(tensors, out);
   return out;
 }

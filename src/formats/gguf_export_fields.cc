@@ -201,6 +201,10 @@ void GgufExportFields::require_flag(FieldNames names, bool value, bool fallback)
   require(flag(names, fallback) == value, fmt::format("{} must be {}", list_of(names), value));
 }
 
+void GgufExportFields::note(const std::string& text) {
+  if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) notes_.push_back(text);
+}
+
 void GgufExportFields::finish() const {
   if (problems_.empty()) return;
   std::string all;

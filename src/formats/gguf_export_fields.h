@@ -65,6 +65,9 @@ class GgufExportFields {
   // The field is missing or has this value.
   void require_text(FieldNames names, std::string_view value);
   void require_flag(FieldNames names, bool value, bool fallback);
+  // What the user should know of the file; told once.
+  void note(const std::string& text);
+  std::vector<std::string> take_notes() { return std::move(notes_); }
   void finish() const;  // throws Error(kUnsupported) with all problems
   GgufMetadata take() { return std::move(metadata_); }
 
@@ -77,6 +80,7 @@ class GgufExportFields {
   int64_t num_layers_ = 0;
   GgufMetadata metadata_;
   mutable std::vector<std::string> problems_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace coluber

@@ -2,6 +2,7 @@
 // Qwen3-Next, Qwen3.5, Kimi Linear and MiniMax-Text-01 as GGUF; and the table of all families.
 #include <algorithm>
 
+#include "base/error.h"
 #include "formats/gguf_families.h"
 
 namespace coluber {

@@ -2,6 +2,7 @@
 // LFM2, Granite 4, Bamba and Nemotron-H as GGUF.
 #include <algorithm>
 
+#include "base/error.h"
 #include "formats/gguf_families.h"
 
 namespace coluber {
@@ -65,6 +66,7 @@ void put_granite_mamba2(GgufExportFields& f) {
   const int64_t heads = f.integer({"mamba_n_heads"}, 128);
   const int64_t inner = f.integer({"hidden_size"}) * f.integer({"mamba_expand"}, 2);
   const Json* width = f.find({"mamba_d_head"});  // a number or "auto"
+  note_norm_of_groups(f);
   put_mamba2(f, f.integer({"mamba_d_conv"}, 4), f.integer({"mamba_d_state"}, 256), f.integer({"mamba_n_groups"}, 1),
              heads, width != nullptr && width->is_int() ? width->as_int() : inner / std::max<int64_t>(heads, 1));
 }
@@ -98,8 +100,7 @@ void describe_granite(GgufExportFields& f) {
   const bool turns = f.text({"position_embedding_type"}, "nope") == "rope";
   f.put("block_count", f.num_layers());
   f.put("context_length", turns ? f.integer({"max_position_embeddings"}, 2048) : kNoLimit);
-  f.put("feed_forward_length",
-        experts ? f.rows_of("ffn_up_exps.weight") : f.integer({"intermediate_size"}, f.rows_of("ffn_up.weight")));
+  f.put("feed_forward_length", f.rows_of(experts ? "ffn_up_exps.weight" : "ffn_up.weight"));
   put_granite_attention(f, heads);
   f.put_rope(head_dim_of(f, heads));
   f.put("expert_count", experts ? f.integer({"num_local_experts"}) : 0);
@@ -114,7 +115,6 @@ void describe_granite(GgufExportFields& f) {
 }
 
 void put_nemotron_experts(GgufExportFields& f) {
-  f.put_per_layer("feed_forward_length", "ffn_gate_inp.weight", f.rows_of("ffn_up_exps.weight"));
   f.put("expert_count", f.integer({"n_routed_experts"}));
   f.put("expert_used_count", f.integer({"num_experts_per_tok"}));
   f.put("expert_feed_forward_length", f.rows_of("ffn_up_exps.weight"));
@@ -146,17 +146,28 @@ void describe_nemotron(GgufExportFields& f) {
              f.integer({"mamba_head_dim"}, 64));
   f.put_flag("rope.scaling.finetuned", false);
   f.require_text({"mlp_hidden_act"}, "relu2");
-  if (f.any_layer_has("ffn_gate_inp.weight")) {
-    put_nemotron_experts(f);
-  } else {
-    f.put_per_layer("feed_forward_length", "ffn_up.weight", f.rows_of("ffn_up.weight"));
-  }
+  std::vector<int64_t> widths;
+  for (int64_t layer = 0; layer < f.num_layers(); ++layer)
+    widths.push_back(f.layer_has(layer, "ffn_up.weight")         ? f.rows_of("ffn_up.weight")
+                     : f.layer_has(layer, "ffn_gate_inp.weight") ? f.rows_of("ffn_up_exps.weight")
+                                                                 : 0);
+  f.put_list("feed_forward_length", widths);
+  if (f.any_layer_has("ffn_gate_inp.weight")) put_nemotron_experts(f);
 }
 
 const std::vector<GgufFamily::Form> kMamba2Forms = {
     {"ssm_a", F::kColumn}, {"ssm_d", F::kColumn}, {"ssm_norm.weight", F::kGroups}};
 
 }  // namespace
+
+void note_norm_of_groups(GgufExportFields& f) {
+  const int64_t groups = f.integer({"mamba_n_groups", "n_groups"}, 1);
+  if (groups > 1)
+    f.note(
+        fmt::format("llama.cpp norms each of the {} groups by itself where the model's own code norms them together: "
+                    "there the file gives another text than here",
+                    groups));
+}
 
 std::vector<GgufFamily> gguf_hybrid_families() {
   return {

@@ -61,6 +61,7 @@ void describe_mamba2(GgufExportFields& f) {
   f.put("ssm.state_size", f.integer({"state_size", "d_state"}, 128));
   f.put("ssm.time_step_rank", inner / std::max<int64_t>(f.integer({"head_dim"}, 64), 1));
   f.put("ssm.group_count", f.integer({"n_groups"}, 8));
+  note_norm_of_groups(f);
   f.put_real("attention.layer_norm_rms_epsilon", f.real({"layer_norm_epsilon", "rms_norm_eps"}, 1e-5));
   f.require_text({"hidden_act"}, "silu");
   require_no_clamp(f);
@@ -193,7 +194,7 @@ std::vector<GgufFamily> gguf_mamba_families() {
     if (family.model_type.ends_with("mamba") || family.model_type == "mamba2") family.aliases = kMambaAliases;
   }
   GgufFamily& falcon = families[4];
-  falcon.skipped = {"ffn_norm"};
+  falcon.skipped = {"ffn_norm.weight"};  // llama.cpp asks for it without an ending
   falcon.factor = falcon_factor;
   GgufFamily& rwkv6 = families[5];
   for (const char* name : {"time_mix_lerp_w.weight", "time_mix_lerp_k.weight", "time_mix_lerp_v.weight",
