@@ -31,8 +31,10 @@ class WeightSource {
   virtual TensorView get(std::string_view name) const = 0;
   // The same for who wants to know the type and the shape: reads no value, and `data` may lie at any address.
   virtual TensorView peek(std::string_view name) const { return get(name); }
-  // The tensor's values are not needed soon: memory that can be read anew from a file may be given back.
+  // The tensor's values are not needed soon: memory that `get` can fill anew from a file may be given back.
   virtual void release(const TensorView&) const noexcept {}
+  // The tensors as they lie in files, where this source makes others of them; `peek` of it has all the data.
+  virtual const WeightSource& stored() const noexcept { return *this; }
   virtual std::vector<std::string> names() const = 0;
   virtual std::string describe() const = 0;  // file or folder, for messages
 };

@@ -19,7 +19,8 @@ void fold(Hash128& running, const Hash128& next) {
 
 }  // namespace
 
-Hash128 model_fingerprint(const std::string& config_json, const WeightSource& weights) {
+Hash128 model_fingerprint(const std::string& config_json, const WeightSource& source) {
+  const WeightSource& weights = source.stored();
   Hash128 hash = hash_text(config_json);
   std::vector<std::string> names = weights.names();
   std::sort(names.begin(), names.end());

@@ -16,6 +16,7 @@
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
 #include "formats/model_folder.h"
+#include "formats/quantized_weights.h"
 #include "formats/weight_source.h"
 #include "kernels/op_registry.h"
 #include "models/family.h"
@@ -157,7 +158,6 @@ Json config_of(const LoadedModel& loaded) {
 
 void load_weights(const EngineOptions& options, LoadedModel& loaded, bool describe_only) {
   const ModelFamily& family = find_family(loaded.config_json, loaded.path, *loaded.weights);
-  check_not_quantized(config_of(loaded), loaded.path);
   if (!describe_only) {
     check_fits_memory(*loaded.weights);
     loaded.fingerprint = model_fingerprint(loaded.config_json, *loaded.weights);
@@ -219,6 +219,12 @@ void open_weights_of(const ModelFolder& folder, LoadedModel& loaded) {
   }
 }
 
+// Weights that a scheme stores in several tensors each are read as if they were plain ones.
+void present_quantized(const std::string& folder, LoadedModel& loaded) {
+  const std::optional<QuantizationConfig> config = read_quantization_config(config_of(loaded), loaded.path, folder);
+  if (config) loaded.weights = std::make_unique<QuantizedWeights>(std::move(loaded.weights), *config, *loaded.pool);
+}
+
 LoadedModel open_folder(const EngineOptions& options, const ModelFolder& folder) {
   LoadedModel loaded;
   loaded.config = make_engine_config(options);
@@ -239,6 +245,7 @@ LoadedModel open_folder(const EngineOptions& options, const ModelFolder& folder)
   if (folder.config_path.empty()) loaded.path = loaded.weights->describe();
   find_family(loaded.config_json, loaded.path, *loaded.weights);  // before anything else is read: the better message
   loaded.pool = make_pool(options);
+  present_quantized(folder.folder, loaded);
   return loaded;
 }
 
@@ -306,6 +313,7 @@ LoadedModel load_model(const EngineOptions& options, std::string config_json, st
   loaded.config_json = std::move(config_json);
   loaded.weights = std::move(weights);
   loaded.pool = make_pool(options);
+  present_quantized({}, loaded);
   load_and_close(options, loaded);
   loaded.eos_token_ids = end_tokens({}, config_of(loaded), loaded.model->info().vocab_size);
   return loaded;

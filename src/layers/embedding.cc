@@ -16,6 +16,9 @@ Embedding::Embedding(WeightLoader loader, std::string_view name, int64_t vocab_s
       table_(loader.take(name.empty() ? "weight" : std::string(name) + ".weight", Shape{vocab_size, hidden_size})) {
   loader.count_matmul(0, dtype_bytes(table_.dtype, hidden_size));
   if (tied || loader.describe_only()) return;
+  if (table_.column_order != nullptr)
+    throw make_error(ErrorCode::kUnsupported, "tensor '{}': an embedding quantised with act-order is not read",
+                     loader.full_name(name));
   const auto bytes = static_cast<size_t>(table_.size_bytes());
   own_table_.reset(new std::byte[bytes]);
   std::memcpy(own_table_.get(), table_.data, bytes);

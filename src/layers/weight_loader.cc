@@ -106,11 +106,21 @@ struct WeightLoader::Books {
       if (shape[i] == 0) shape[i] = 1;
       if (__builtin_mul_overflow(bytes, shape[i], &bytes) || bytes > kMostStandInBytes) fail(true);
     }
+    return TensorView::contiguous(zeros_of(bytes), DType::kFloat32, shape);
+  }
+
+  const std::byte* zeros_of(int64_t bytes) {
     // One range serves all until a longer one is needed; views into the shorter ones stay valid.
     if (zeros.empty() || zeros.back()->bytes() < bytes)
       zeros.push_back(std::make_unique<ZeroPages>(std::max<int64_t>(2 * bytes, 4096)));
     if (zeros.back()->data() == nullptr) fail(true);
-    return TensorView::contiguous(zeros.back()->data(), DType::kFloat32, shape);
+    return zeros.back()->data();
+  }
+
+  // What is only looked at. Weights that are made from others have no data before they are asked for.
+  TensorView looked_at(TensorView tensor) {
+    if (tensor.data == nullptr) tensor.data = const_cast<std::byte*>(zeros_of(tensor.size_bytes()));
+    return tensor;
   }
 
   void count_copied_stand_in(int64_t bytes) {
@@ -192,7 +202,7 @@ TensorView WeightLoader::take(std::string_view name, const Shape& expected) {
         fmt::format("tensor '{}' has the shape {}; expected {}", full, tensor.shape.to_string(), describe(expected)),
         expected);
   }
-  return describe_only() ? tensor : weights.get(full);
+  return describe_only() ? books_->looked_at(tensor) : weights.get(full);
 }
 
 std::vector<float> WeightLoader::take_float(std::string_view name, const Shape& expected) {

@@ -22,6 +22,7 @@
 #include "base/thread_pool.h"
 #include "coluber/mamba_base.h"
 #include "formats/hf_config.h"
+#include "formats/quantization_config.h"
 #include "formats/weight_source.h"
 #include "models/family.h"
 
@@ -180,7 +181,7 @@ void load(const std::string& text, bool describe_only) {
   static coluber::ThreadPool pool(1);
   const coluber::Json json = coluber::parse_config(text, "fuzz");
   const coluber::ModelFamily& family = family_of(text);
-  coluber::check_not_quantized(json, "fuzz");
+  coluber::read_quantization_config(json, "fuzz", {});
   coluber::EngineConfig config;
   config.cache.mamba_block_size = config.max_model_len;
   coluber::ModelLoadContext context{text, "fuzz", weights_of(family), config, pool, {}, describe_only};

@@ -98,15 +98,4 @@ const ModelFamily& find_family(const std::string& config_json, const std::string
   return find_family(config, path);
 }
 
-void check_not_quantized(const Json& config, const std::string& path) {
-  const Json* quantization = config.find("quantization_config");
-  if (quantization == nullptr || quantization->is_null()) return;
-  const Json* method = quantization->find("quant_method");
-  throw make_error(
-      ErrorCode::kUnsupported,
-      "{}: the weights are quantised (quantization_config, quant_method {}), which is not read yet; use the model's "
-      "float32, bfloat16 or float16 weights",
-      path, method != nullptr && method->is_string() ? shown(method->as_string()) : "not named");
-}
-
 }  // namespace coluber

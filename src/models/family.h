@@ -19,8 +19,4 @@ const ModelFamily& find_family(const std::string& config_json, const std::string
 // By the config alone; null where it names no family that is known.
 const ModelFamily* find_named_family(const Json& config) noexcept;
 
-// Throws Error(kUnsupported) where the config says that the weights are quantised: read as plain numbers they would be
-// wrong.
-void check_not_quantized(const Json& config, const std::string& path);
-
 }  // namespace coluber

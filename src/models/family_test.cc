@@ -19,7 +19,6 @@ std::string refusal(const std::string& config) {
   try {
     const Json json = parse_config(config, "config.json");
     find_family(json, "config.json");
-    check_not_quantized(json, "config.json");
   } catch (const Error& error) {
     EXPECT_NE(error.code(), ErrorCode::kInternal);
     return error.what();
@@ -90,14 +89,6 @@ TEST(Family, ACheckpointThatNamesNoneIsRecognisedByItsTensors) {
 TEST(Family, LongNamesAreCutAndEscaped) {
   const std::string message = refusal(R"({"model_type": ")" + std::string(100000, 'x') + R"(\u0007"})");
   EXPECT_LT(message.size(), 1000u);
-}
-
-TEST(Family, QuantizedWeightsAreRefused) {
-  EXPECT_NE(refusal(R"({"model_type": "mamba", "quantization_config": {"quant_method": "bitsandbytes"}})")
-                .find("bitsandbytes"),
-            std::string::npos);
-  EXPECT_NE(refusal(R"({"model_type": "mamba", "quantization_config": 4})").find("not named"), std::string::npos);
-  EXPECT_NO_THROW(check_not_quantized(parse_config(R"({"quantization_config": null})", "c"), "c"));
 }
 
 }  // namespace

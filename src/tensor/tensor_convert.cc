@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/tensor_convert.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace coluber {
@@ -23,6 +25,15 @@ void convert_dimension(const TensorView& view, int dimension, int64_t offset, fl
   out += size;
 }
 
+void put_in_order(const TensorView& view, float* values) {
+  const int64_t cols = view.shape[view.shape.rank() - 1];
+  std::vector<float> row(static_cast<size_t>(cols));
+  for (float* end = values + view.shape.count(); values < end; values += cols) {
+    std::copy_n(values, cols, row.begin());
+    for (int64_t i = 0; i < cols; ++i) values[view.column_order[i]] = row[static_cast<size_t>(i)];
+  }
+}
+
 }  // namespace
 
 void convert_to_float(const TensorView& view, float* out) {
@@ -31,8 +42,10 @@ void convert_to_float(const TensorView& view, float* out) {
   if (view.is_contiguous()) {
     convert_to_float(view.data, view.dtype, count, out);
   } else {
-    convert_dimension(view, 0, 0, out);
+    float* next = out;
+    convert_dimension(view, 0, 0, next);
   }
+  if (view.column_order != nullptr) put_in_order(view, out);
 }
 
 std::vector<float> to_float_vector(const TensorView& view) {

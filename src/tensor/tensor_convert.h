@@ -10,8 +10,8 @@
 
 namespace coluber {
 
-// Writes the tensor row-major; any strides, any alignment, any type. Throws Error(kInvalidArgument) for a strided
-// tensor of a type narrower than a byte.
+// Writes the tensor row-major, columns in order; any strides, any alignment, any type. Throws Error(kInvalidArgument)
+// for a strided tensor of a type narrower than a byte.
 void convert_to_float(const TensorView& view, float* out);
 std::vector<float> to_float_vector(const TensorView& view);
 

@@ -12,7 +12,7 @@ void gemm_ref(const GemmArgs& args, ThreadPool& pool, Workspace& workspace) {
   pool.parallel_for(w.n(), 16, [&](int64_t begin, int64_t end, int thread) {
     float* row = rows + w.k() * thread;
     for (int64_t n = begin; n < end; ++n) {
-      w.unpack_row(n, row);
+      w.unpack_stored_row(n, row);
       for (int64_t m = 0; m < args.m; ++m) {
         float sum = 0;
         for (int64_t k = 0; k < w.k(); ++k) sum = std::fma(args.a[m * args.lda + k], row[k], sum);

@@ -230,14 +230,14 @@ void PackedMatrix::decode_blocks(int64_t row, int64_t first, int64_t count, floa
 }
 
 void PackedMatrix::unpack_row(int64_t row, float* out) const {
-  COLUBER_CHECK(row >= 0 && row < n_, "row {} of a packed weight of {} rows", row, n_);
-  if (column_order_.empty()) return unpack_in_place(row, out);
+  if (column_order_.empty()) return unpack_stored_row(row, out);
   std::vector<float> values(static_cast<size_t>(k_));
-  unpack_in_place(row, values.data());
+  unpack_stored_row(row, values.data());
   for (size_t k = 0; k < values.size(); ++k) out[column_order_[k]] = values[k];
 }
 
-void PackedMatrix::unpack_in_place(int64_t row, float* out) const {
+void PackedMatrix::unpack_stored_row(int64_t row, float* out) const {
+  COLUBER_CHECK(row >= 0 && row < n_, "row {} of a packed weight of {} rows", row, n_);
   if (panel_form_ != nullptr) {
     std::byte block[kMostBlockBytes];
     for (int64_t k = 0; k < k_; k += block_type_->elements) {

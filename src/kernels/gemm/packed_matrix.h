@@ -56,6 +56,8 @@ class PackedMatrix {
   std::span<const int32_t> column_order() const noexcept { return column_order_; }
   // Writes row `row` as float32 [K], columns in order: the embedding look-up of a tied head.
   void unpack_row(int64_t row, float* out) const;
+  // The same with columns as they stand.
+  void unpack_stored_row(int64_t row, float* out) const;
 
   int64_t num_panels() const noexcept { return (n_ + kPanel - 1) / kPanel; }
   // Outputs that panel `panel` holds, the zeros among them: kPanel or, for the last, a smaller multiple of kPanelStep.
@@ -75,7 +77,6 @@ class PackedMatrix {
   void keep_rows(const TensorView& weight, ThreadPool& pool);
   void interleave(const TensorView& weight, ThreadPool& pool);
   std::byte* group_of(int64_t row, int64_t block) const noexcept;
-  void unpack_in_place(int64_t row, float* out) const;
 
   DType dtype_ = DType::kFloat32;
   const BlockType* block_type_ = nullptr;
