@@ -17,10 +17,9 @@ enable_language(CUDA)
 # CMake 3.25 emits nothing for CMAKE_CUDA_STANDARD 20.
 string(APPEND CMAKE_CUDA_FLAGS " -std=c++20 --expt-relaxed-constexpr")
 
+# The runtime is linked in: the library needs the driver alone, and finds that while the program runs.
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 file(GLOB_RECURSE COLUBER_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*_cuda.cu)
-if(COLUBER_CUDA_SOURCES)
-  add_library(coluber_cuda SHARED ${COLUBER_CUDA_SOURCES})
-  target_include_directories(coluber_cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
-else()
-  message(STATUS "CUDA: this version has no CUDA sources yet (src/**/*_cuda.cu); the build runs on the CPU")
-endif()
+add_library(coluber_cuda SHARED ${COLUBER_CUDA_SOURCES})
+target_include_directories(coluber_cuda PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+set_target_properties(coluber_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} CUDA_STANDARD_REQUIRED OFF)

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// coluber-bench-ops: single operations on a device, timed by graph replay over rotating inputs, as shares of the copy
+// bandwidth that the same run measured.
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "apps/bench_ops/device_bench.h"
+#include "apps/bench_ops/ssd_decode.h"
+#include "apps/cli/arguments.h"
+#include "base/json_writer.h"
+#include "coluber/error.h"
+
+namespace coluber::bench_ops {
+namespace {
+
+struct Options {
+  std::string operation = "ssd_decode", shape = "nemotron_h", state = "float32", device = "cuda:0";
+  int64_t batch = 256;
+  bool all = false, json = false;
+};
+
+bool parse(int argc, char** argv, Options& o) {
+  cli::Arguments arguments("coluber-bench-ops", "Times single operations on a CUDA device.");
+  arguments.choice("--op", &o.operation, {"ssd_decode"}, "the operation");
+  arguments.choice("--shape", &o.shape, {"nemotron_h", "falcon_h1"}, "sizes of a published model");
+  arguments.choice("--state", &o.state, {"float32", "bfloat16", "float16", "int16", "int8"}, "type of the states");
+  arguments.integer("--batch", &o.batch, {1, 65535}, "sequences in a step");
+  arguments.text("--device", &o.device, "cuda:N", "where to run");
+  arguments.flag("--all", &o.all, "every shape, type and batch 1, 8, 64, 256");
+  arguments.flag("--json", &o.json, "one JSON object instead of a table");
+  arguments.example("coluber-bench-ops --op ssd_decode --shape nemotron_h --batch 256 --state bfloat16", "one case");
+  arguments.example("coluber-bench-ops --all --json", "everything, for a script");
+  return arguments.parse({argv + 1, argv + argc});
+}
+
+int32_t ordinal_of(const std::string& device) {
+  if (device == "cuda") return 0;
+  if (device.size() == 6 && device.starts_with("cuda:") && device[5] >= '0' && device[5] <= '9') return device[5] - '0';
+  throw Error(ErrorCode::kInvalidArgument, "--device must be cuda or cuda:N, found '" + device + "'");
+}
+
+std::vector<Row> run(CudaDevice& device, const Options& o) {
+  std::vector<Row> rows;
+  for (const SsdShape& shape : kSsdShapes) {
+    if (!o.all && o.shape != shape.name) continue;
+    for (const char* state : {"float32", "bfloat16", "float16", "int16", "int8"}) {
+      if (!o.all && o.state != state) continue;
+      for (int64_t batch : o.all ? std::vector<int64_t>{256, 64, 8, 1} : std::vector<int64_t>{o.batch})
+        rows.push_back(bench_ssd_decode(device, shape, batch, *parse_dtype(state)));
+    }
+  }
+  return rows;
+}
+
+void print_table(const CudaDevice& device, double copy, const std::vector<Row>& rows) {
+  fmt::print("{}: copies {:.0f} GB/s (read and written)\n\n", device.info().name, copy / 1e9);
+  fmt::print("{:<12} {:<12} {:<9} {:>6} {:>10} {:>17} {:>8} {:>8}\n", "operation", "shape", "state", "batch", "us",
+             "least to most", "GB/s", "of copy");
+  for (const Row& row : rows) {
+    const double rate = row.useful_bytes / row.timing.us * 1e6;
+    fmt::print("{:<12} {:<12} {:<9} {:>6} {:>10.2f} {:>8.2f} {:>8.2f} {:>8.0f} {:>7.1f}%\n", row.operation, row.shape,
+               row.state, row.batch, row.timing.us, row.timing.least_us, row.timing.most_us, rate / 1e9,
+               100 * rate / copy);
+  }
+}
+
+void print_json(const CudaDevice& device, double copy, const std::vector<Row>& rows) {
+  Json::Array list;
+  for (const Row& row : rows) {
+    Json item;
+    item.set("op", row.operation);
+    item.set("shape", row.shape);
+    item.set("state", row.state);
+    item.set("batch", row.batch);
+    item.set("us", row.timing.us);
+    item.set("us_min", row.timing.least_us);
+    item.set("us_max", row.timing.most_us);
+    item.set("useful_bytes", row.useful_bytes);
+    item.set("useful_flops", row.useful_flops);
+    item.set("of_copy", row.useful_bytes / row.timing.us * 1e6 / copy);
+    list.push_back(std::move(item));
+  }
+  Json out;
+  out.set("device", std::string(device.info().name));
+  out.set("copy_gbps", copy / 1e9);
+  out.set("rows", std::move(list));
+  fmt::print("{}\n", out.dump());
+}
+
+int main_of(int argc, char** argv) {
+  Options options;
+  if (!parse(argc, argv, options)) return 0;
+  CudaDevice& device = cuda_device(ordinal_of(options.device));
+  const double copy = copy_bandwidth(device);
+  const std::vector<Row> rows = run(device, options);
+  (options.json ? print_json : print_table)(device, copy, rows);
+  return 0;
+}
+
+}  // namespace
+}  // namespace coluber::bench_ops
+
+int main(int argc, char** argv) {
+  try {
+    return coluber::bench_ops::main_of(argc, argv);
+  } catch (const coluber::Error& error) {
+    fmt::print(stderr, "coluber-bench-ops: {}\n", error.what());
+    return coluber::exit_code(error.code());
+  }
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A CUDA device behind the seam of device.h: memory, copies in the order of one stream, and slabs behind reserved
+// addresses. Everything goes through libcoluber_cuda.so (cuda_library.h). One device object an ordinal for the life of
+// the program; used by one thread at a time.
+#pragma once
+
+#include "tensor/cuda_library.h"
+#include "tensor/device.h"
+
+namespace coluber {
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(const CudaLibrary& library, int32_t ordinal);
+  ~CudaDevice() override;
+
+  std::string_view name() const noexcept override { return name_; }
+  void* allocate(int64_t bytes) override;
+  void deallocate(void* memory, int64_t bytes) noexcept override;
+  // Returns when the bytes are there; either side may be the host's.
+  void copy(void* to, const void* from, int64_t bytes) override;
+  void fill(void* memory, std::byte value, int64_t bytes) override;
+  void synchronize() override;
+  int64_t slab_bytes() const noexcept override { return slab_bytes_; }
+  void* reserve(int64_t bytes) override;
+  void release(void* base, int64_t bytes) noexcept override;
+  void map(void* address, int64_t bytes) override;
+  void unmap(void* address, int64_t bytes) noexcept override;
+
+  const CudaDeviceInfo& info() const noexcept { return info_; }
+  CudaStream stream() const noexcept { return stream_; }
+  const CudaDeviceApi& api() const noexcept { return api_; }
+  const CudaLibrary& library() const noexcept { return library_; }
+
+ private:
+  const CudaLibrary& library_;
+  const CudaDeviceApi& api_;
+  int32_t ordinal_;
+  std::string name_;
+  CudaDeviceInfo info_;
+  CudaStream stream_ = nullptr;
+  int64_t slab_bytes_ = 0;
+};
+
+// Throws Error(kUnsupported) where there is no library or driver, Error(kInvalidArgument) for an ordinal that is not
+// there.
+CudaDevice& cuda_device(int32_t ordinal = 0);
+
+}  // namespace coluber
