@@ -43,6 +43,10 @@ GgufSizes gguf_sizes(const GgufFile& file) {
                      "nextn_predict_layers",
                      file.path(), scope, blocks, kMostLayers, further);
   sizes.num_layers = blocks - further;
+  if (sizes.num_layers > static_cast<int64_t>(file.tensors().size()))
+    throw make_error(ErrorCode::kInvalidData,
+                     "{}: the metadata '{}block_count' is {}, and the file has {} tensors (an incomplete file?)",
+                     file.path(), scope, blocks, file.tensors().size());
   sizes.num_heads = number("attention.head_count");
   sizes.num_kv_heads = number("attention.head_count_kv");
   sizes.num_k_heads = number("ssm.group_count");
