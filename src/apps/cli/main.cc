@@ -31,6 +31,7 @@ constexpr Command kCommands[] = {
     {"template", "render conversations with a model's chat template", template_command},
     {"session", "show, export and import files of 'run --session'", session_command},
     {"logits", "logits, hidden states and recurrent states into a safetensors file", logits_command},
+    {"convert", "write a model in another format, or quantised", convert_command},
     {"bench", "how fast this machine runs a model, and how far that is from what it could do", bench_command},
 };
 
@@ -125,4 +126,3 @@ int main(int argc, char** argv) {
   coluber::cli::install_signal_handlers();
   return coluber::cli::run_guarded(std::vector<std::string>(argv + (argc > 0 ? 1 : 0), argv + argc));
 }
-    {"convert", "write a model in another format, or quantised", convert_command},
