@@ -39,7 +39,17 @@ class GgufAssembly::OpenPieces {
 
   void read(size_t piece, int64_t first_element, int64_t count, float* out) const {
     const TensorView& view = views_[piece];
-    convert_to_float(view.data + dtype_bytes(view.dtype, first_element), view.dtype, count, out);
+    if (view.column_order == nullptr)
+      return convert_to_float(view.data + dtype_bytes(view.dtype, first_element), view.dtype, count, out);
+    // Columns that lie in another order come by whole rows.
+    const int64_t cols = view.shape[view.shape.rank() - 1];
+    if (first_element % cols == 0 && count % cols == 0)
+      return convert_rows_to_float(view, first_element / cols, count / cols, out);
+    std::vector<float> row(static_cast<size_t>(cols));
+    for (int64_t i = first_element; i < first_element + count; ++i) {
+      convert_rows_to_float(view, i / cols, 1, row.data());
+      *out++ = row[static_cast<size_t>(i % cols)];
+    }
   }
 
  private:

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "kernels/quant/quantize.h"
+#include "tensor/tensor_convert.h"
 
 namespace coluber {
 namespace {
@@ -20,24 +21,33 @@ constexpr int64_t kComparedTogether = 1 << 14;
 
 int64_t row_length(const Shape& shape) { return shape.rank() == 0 ? 1 : shape[shape.rank() - 1]; }
 
+RowReader reader_of(const TensorView& view, std::function<void()> release) {
+  const std::shared_ptr<const std::byte> held(view.data,
+                                              [release = std::move(release)](const std::byte*) { release(); });
+  return [held, view](int64_t first, int64_t count, float* out) { convert_rows_to_float(view, first, count, out); };
+}
+
 }  // namespace
+
+void convert_rows_to_float(const TensorView& view, int64_t first, int64_t count, float* out) {
+  const int64_t cols = row_length(view.shape);
+  TensorView rows =
+      TensorView::contiguous(view.data + first * dtype_bytes(view.dtype, cols), view.dtype, {count, cols});
+  rows.column_order = view.column_order;
+  convert_to_float(rows, out);
+}
 
 TensorValues values_of(const WeightSource& weights, const std::string& name) {
   return {weights.peek(name).shape, [&weights, name]() -> RowReader {
             const TensorView view = weights.get(name);
             COLUBER_CHECK(view.is_contiguous(), "{} is not row-major", name);
-            return values_at(view.data, view.dtype, view.shape, [&weights, view] { weights.release(view); }).open();
+            return reader_of(view, [&weights, view] { weights.release(view); });
           }};
 }
 
 TensorValues values_at(const std::byte* data, DType dtype, const Shape& shape, std::function<void()> release) {
-  return {shape, [data, dtype, cols = row_length(shape), release = std::move(release)]() -> RowReader {
-            const std::shared_ptr<const std::byte> held(data, [release](const std::byte*) { release(); });
-            const int64_t row_bytes = dtype_bytes(dtype, cols);
-            return [held, dtype, cols, row_bytes](int64_t first, int64_t count, float* out) {
-              convert_to_float(held.get() + first * row_bytes, dtype, count * cols, out);
-            };
-          }};
+  const TensorView view = TensorView::contiguous(data, dtype, shape);
+  return {shape, [view, release = std::move(release)] { return reader_of(view, release); }};
 }
 
 double EncodedType::relative_error() const noexcept { return squares > 0 ? std::sqrt(squared_error / squares) : 0; }

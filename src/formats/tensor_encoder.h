@@ -27,6 +27,8 @@ struct TensorValues {
   Shape shape;
   std::function<RowReader()> open;
 };
+// Of a row-major view, columns in their order whatever the view's.
+void convert_rows_to_float(const TensorView& view, int64_t first, int64_t count, float* out);
 // As `weights` has them; it must outlive the reading.
 TensorValues values_of(const WeightSource& weights, const std::string& name);
 
