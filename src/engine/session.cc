@@ -124,6 +124,11 @@ void Session::Impl::extend(std::span<const int32_t> ids, int64_t chunk,
   const int64_t step = chunk > 0 ? chunk : engine.loaded.config->scheduler.max_num_batched_tokens;
   const int64_t told = sequence.num_computed_tokens;
   engine.cache->follow_length(sequence);
+  // Computed anew, it writes into all its pages, and a checkpoint may hold them too.
+  if (sequence.num_computed_tokens < told && !engine.cache->unshare(sequence)) {
+    forget();
+    throw make_error(ErrorCode::kResourceExhausted, "no attention pages are free to compute {} tokens anew", total);
+  }
   compute(step, told, on_logits);
 }
 

@@ -106,6 +106,17 @@ TEST_F(LongRope, ASessionThatGoesBackIsShortAgain) {
   expect_near(last(*session), model("longrope").at("logits").at("32"));
 }
 
+TEST_F(LongRope, AForkThatGrowsLongLeavesTheOtherShort) {
+  const auto loaded = engine("longrope");
+  const auto session = loaded->open_session();
+  session->extend(ids(0, 20));
+  const auto fork = session->fork();
+  fork->extend(ids(20, 64));
+  EXPECT_EQ(last(*fork), one_pass(*loaded, 64));
+  session->extend(ids(20, 32));
+  EXPECT_EQ(last(*session), one_pass(*loaded, 32));
+}
+
 // Requests that grow past the length among others that do not, and one whose prompt is beyond it at once.
 TEST_F(LongRope, RequestsInOneBatchGiveWhatTheyGiveAlone) {
   const auto loaded = engine("longrope");
