@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Input: a config.json of any family. Loading it over a handful of tiny tensors, or over the family's checkpoint in
-// tests/data, ends in a model or in an Error: never a crash, never more memory or time than the tensors deserve. Where
-// it ends in a model, the layers must tell what they keep.
+// Input: a config.json of any family, perhaps behind a byte from 0x80 on that chooses the family. Loading it over a
+// handful of tiny tensors, or over the family's checkpoint in tests/data, ends in a model or in an Error: never a
+// crash, never more memory or time than the tensors deserve. Where it ends in a model, the layers must tell what they
+// keep.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -177,10 +178,18 @@ const coluber::ModelFamily& family_of(const std::string& text) {
   return coluber::find_family(json, "fuzz");
 }
 
-void load(const std::string& text, bool describe_only) {
+// A first byte that no text begins with chooses the family, whatever the config that follows names.
+constexpr uint8_t kFamilies = 0x80;
+
+const coluber::ModelFamily& chosen_family(uint8_t byte) {
+  const std::vector<std::string> names = coluber::ModelRegistry::instance().names();
+  return *coluber::ModelRegistry::instance().find(names[(byte - kFamilies) % names.size()]);
+}
+
+void load(const std::string& text, const coluber::ModelFamily* chosen, bool describe_only) {
   static coluber::ThreadPool pool(1);
   const coluber::Json json = coluber::parse_config(text, "fuzz");
-  const coluber::ModelFamily& family = family_of(text);
+  const coluber::ModelFamily& family = chosen != nullptr ? *chosen : family_of(text);
   coluber::read_quantization_config(json, "fuzz", {});
   coluber::EngineConfig config;
   config.cache.mamba_block_size = config.max_model_len;
@@ -196,10 +205,12 @@ void load(const std::string& text, bool describe_only) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::string text(reinterpret_cast<const char*>(data), size);
+  const bool chooses = size > 0 && data[0] >= kFamilies;
+  const std::string text(reinterpret_cast<const char*>(data) + (chooses ? 1 : 0), size - (chooses ? 1 : 0));
   try {
-    load(text, true);
-    load(text, false);
+    const coluber::ModelFamily* chosen = chooses ? &chosen_family(data[0]) : nullptr;
+    load(text, chosen, true);
+    load(text, chosen, false);
   } catch (const coluber::Error& error) {
     if (error.code() == coluber::ErrorCode::kInternal) std::abort();
   }
