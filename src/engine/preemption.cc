@@ -23,9 +23,10 @@ bool StateCache::park(Sequence& sequence) {
   tags_.expect(sequence.state_slot, tag_of(sequence));
   StateTag tag = tag_of(sequence);
   tag.checksum = checksum_of(sequence.state_slot);
-  sequence.pages.resize(static_cast<size_t>(pages_for(sequence.num_computed_tokens)));
+  // Pages that were reserved beyond the last token hold nothing.
+  const std::span<const int32_t> pages = std::span(sequence.pages).first(static_cast<size_t>(held_pages));
   std::shared_ptr<ParkedSequence> parked =
-      ParkedSequence::park(device_, *slots_, sequence.state_slot, pages_.get(), sequence.pages, tag);
+      ParkedSequence::park(device_, *slots_, sequence.state_slot, pages_.get(), pages, tag);
   if (!parked) return false;
   const PrefixHash hash = sequence.prefix_hash;
   const int64_t computed = sequence.num_computed_tokens;

@@ -191,6 +191,7 @@ TEST_P(CacheModes, PreemptedRequestsAnswerAsIfNothingHadHappened) {
   for (uint32_t i = 0; i < 5; ++i) prompts.push_back(prompt_of(20 + 13 * i, 30 + i));
   for (const auto preemption : {PreemptionMode::kPark, PreemptionMode::kRecompute, PreemptionMode::kAuto})
     for (const auto mode : {MambaCacheMode::kNone, MambaCacheMode::kAuto}) {
+      SCOPED_TRACE(std::string(preemption_mode_name(preemption)) + ", " + std::string(mamba_cache_mode_name(mode)));
       EngineOptions tiny = options(mode);
       tiny.preemption = preemption;
       tiny.scheduling_policy = SchedulingPolicy::kPriority;
@@ -206,9 +207,11 @@ TEST_P(CacheModes, PreemptedRequestsAnswerAsIfNothingHadHappened) {
         Request request{prompts[i], with_logprobs(12)};
         request.priority = -static_cast<int64_t>(i);
         which[engine->add_request(std::move(request))] = i;
-        for (int steps = 0; steps < 3; ++steps)
+        for (int steps = 0; steps < 3; ++steps) {
           for (RequestOutput& output : engine->step())
             for (TokenOutput& token : output.tokens) answers[output.id * 1000].tokens.push_back(token);
+          ASSERT_EQ(engine->audit(), "") << "request " << i << ", step " << steps;
+        }
       }
       while (engine->has_unfinished_requests())
         for (RequestOutput& output : engine->step()) {
