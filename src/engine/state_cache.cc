@@ -118,7 +118,8 @@ bool StateCache::fits(int64_t more_bytes) const {
 void StateCache::trim_idle_pool(const PagePool& growing) {
   if (mapped_bytes() <= memory_bytes_ + kKeptBytes) return;
   PagePool* idle = &growing == slots_.get() ? pages_.get() : slots_.get();
-  if (idle != nullptr) idle->trim();
+  // Looking through a pool takes long: only where there is something to find.
+  if (idle != nullptr && idle->mapped_bytes() - idle->num_used() * idle->page_bytes() > kKeptBytes) idle->trim();
 }
 
 std::optional<int32_t> StateCache::take(PagePool& pool) {

@@ -94,7 +94,7 @@ int64_t parse_bytes(std::string_view command, std::string_view flags, const std:
   double value = 0.0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   const std::string_view unit(end, static_cast<size_t>(word.data() + word.size() - end));
-  const bool share = unit == "%";
+  const bool share = unit == "%" && whole;
   const double factor = share ? 0.01 * static_cast<double>(whole()) : unit_bytes(unit);
   const double bytes = value * factor;
   if (error != std::errc() || !(value > 0.0) || factor <= 0.0 || (share && value > 100.0) || bytes < 1.0 ||

@@ -38,6 +38,8 @@ int detokenize_command(const std::vector<std::string>& args);
 int template_command(const std::vector<std::string>& args);
 int inspect_command(const std::vector<std::string>& args);
 int models_command(const std::vector<std::string>& args);
+int convert_command(const std::vector<std::string>& args);
+int cache_sim_command(const std::vector<std::string>& args);
 int bench_command(const std::vector<std::string>& args);
 
 // The folder or file to load: what the user named, or the built-in model where that is empty.
@@ -93,4 +95,3 @@ class EndAtInterrupt {
 bool wait_for_input() noexcept;
 
 }  // namespace coluber::cli
-int convert_command(const std::vector<std::string>& args);

@@ -40,15 +40,19 @@ void EngineFlags::declare(Arguments& arguments) {
   arguments.flag("--deterministic", &deterministic_,
                  "the same bits whatever else runs in the batch, however a prompt is cut and whatever comes from the "
                  "cache; somewhat slower");
-  arguments.integer("--max-model-len", &max_model_len_, {0, kMaxTokens},
-                    "most tokens of a sequence; 0: the model's limit");
-  arguments.integer("--max-num-batched-tokens", &max_num_batched_tokens_, {1, kMaxTokens},
-                    "tokens of one step: the prompt is computed in chunks of this size");
+  declare_lengths(arguments);
   arguments.choice("--mamba-cache-dtype", &mamba_cache_dtype_, kStateDTypes,
                    "convolution states; auto: as activations");
   arguments.choice("--mamba-ssm-cache-dtype", &mamba_ssm_cache_dtype_, kStateDTypes,
                    "recurrent states; auto: as the config says, else float32");
   arguments.choice("--kv-cache-dtype", &kv_cache_dtype_, kStateDTypes, "keys and values of attention; auto: float32");
+}
+
+void EngineFlags::declare_lengths(Arguments& arguments) {
+  arguments.integer("--max-model-len", &max_model_len_, {0, kMaxTokens},
+                    "most tokens of a sequence; 0: the model's limit");
+  arguments.integer("--max-num-batched-tokens", &max_num_batched_tokens_, {1, kMaxTokens},
+                    "tokens of one step: the prompt is computed in chunks of this size");
 }
 
 void EngineFlags::declare_memory(Arguments& arguments) {

@@ -19,6 +19,8 @@ class EngineFlags {
   void declare_model(Arguments& arguments);
   // --threads, --dtype, --max-model-len, --max-num-batched-tokens and the state dtypes.
   void declare(Arguments& arguments);
+  // Of these, --max-model-len and --max-num-batched-tokens alone.
+  void declare_lengths(Arguments& arguments);
   // Where the memory of states and pages comes from: for commands that run one sequence, or few.
   void declare_memory(Arguments& arguments);
   // Many requests at once, what the cache keeps of them, and who goes first; with `declare_memory`'s.

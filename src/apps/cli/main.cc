@@ -32,6 +32,7 @@ constexpr Command kCommands[] = {
     {"session", "show, export and import files of 'run --session'", session_command},
     {"logits", "logits, hidden states and recurrent states into a safetensors file", logits_command},
     {"convert", "write a model in another format, or quantised", convert_command},
+    {"cache-sim", "what the cache would give and take for a trace of requests", cache_sim_command},
     {"bench", "how fast this machine runs a model, and how far that is from what it could do", bench_command},
 };
 

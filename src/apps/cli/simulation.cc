@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/cli/simulation.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "engine/load.h"
+
+namespace coluber::cli {
+namespace {
+
+constexpr int64_t kSlabBytes = int64_t{1} << 21;
+constexpr int64_t kMostSlots = 16384;  // of the prefix cache, as in the engine
+constexpr int64_t kStepsAProgress = 256;
+
+class SimState : public MambaBase {
+ public:
+  explicit SimState(int64_t bytes) : MambaBase("states"), bytes_(bytes) {}
+  std::vector<Shape> get_state_shape() const override { return {Shape{bytes_}}; }
+  std::vector<DType> get_state_dtype() const override { return {DType::kInt8}; }  // nobody looks for NaN in it
+  MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kMamba2; }
+
+ private:
+  int64_t bytes_;
+};
+
+class SimAttention : public AttentionLayerBase {
+ public:
+  explicit SimAttention(int64_t bytes_per_token) : AttentionLayerBase("attention"), bytes_(bytes_per_token) {}
+  const AttentionBackend& get_attn_backend() const override { return get_full_attn_backend(); }
+  KVCacheSpec get_kv_cache_spec(const EngineConfig& config) const override {
+    FullAttentionSpec spec;
+    spec.block_size = config.cache.block_size;
+    spec.num_kv_heads = 1;
+    spec.head_size = bytes_;
+    spec.dtype = DType::kInt8;
+    spec.planes = 1;
+    return spec;
+  }
+  void bind_kv_cache(const TensorView&) override {}
+
+ private:
+  int64_t bytes_;
+};
+
+}  // namespace
+
+// Addresses with nothing behind them. Counts what would be copied.
+class Simulation::Memory : public Device {
+ public:
+  std::string_view name() const noexcept override { return "simulated"; }
+  void* allocate(int64_t bytes) override { return reserve(bytes); }
+  void deallocate(void* memory, int64_t bytes) noexcept override { release(memory, bytes); }
+  void copy(void*, const void*, int64_t bytes) override { copied_bytes_ += bytes; }
+  void fill(void*, std::byte, int64_t) override {}
+  void synchronize() override {}
+  int64_t slab_bytes() const noexcept override { return kSlabBytes; }
+  void* reserve(int64_t bytes) override {
+    void* base =
+        ::mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED)
+      throw make_error(ErrorCode::kOutOfMemory, "cache-sim: cannot reserve {} bytes of addresses", bytes);
+    return base;
+  }
+  void release(void* base, int64_t bytes) noexcept override { ::munmap(base, static_cast<size_t>(bytes)); }
+  void map(void*, int64_t) override {}
+  void unmap(void*, int64_t) noexcept override {}
+
+  int64_t take_copied_bytes() noexcept { return std::exchange(copied_bytes_, 0); }
+
+ private:
+  int64_t copied_bytes_ = 0;
+};
+
+bool Simulation::Later::operator()(const std::unique_ptr<Active>& a, const std::unique_ptr<Active>& b) const noexcept {
+  if (by_priority && a->request.priority != b->request.priority) return a->request.priority > b->request.priority;
+  return a->request.arrival_s > b->request.arrival_s;
+}
+
+Simulation::Simulation(const EngineOptions& options, const SimModel& model, SimTrace& trace)
+    : model_(model), trace_(trace), config_(make_engine_config(options)), memory_(std::make_unique<Memory>()) {
+  config_->cache.mamba_cache_mode = MambaCacheMode::kNone;
+  config_->max_model_len = options.max_model_len;
+  config_->cache.mamba_block_size = options.max_model_len;
+  if (model.state_bytes > 0) layers_.push_back(std::make_unique<SimState>(model.state_bytes));
+  if (model.kv_bytes_per_token > 0) layers_.push_back(std::make_unique<SimAttention>(model.kv_bytes_per_token));
+  for (const auto& layer : layers_) config_->register_layer(*layer);
+  StateCacheOptions cache;
+  cache.num_slots = config_->scheduler.max_num_seqs + kMostSlots;
+  cache.memory_bytes = options.kv_cache_memory_bytes;
+  cache.parking_bytes = options.parking_memory_bytes > 0 ? options.parking_memory_bytes : cache.memory_bytes;
+  cache.preemption = options.preemption;
+  cache.policy.mode = options.enable_prefix_caching ? options.mamba_cache_mode : MambaCacheMode::kNone;
+  cache.policy.unit = options.block_size;
+  cache.policy.block_size = options.mamba_block_size.value_or(cache.policy.block_size);
+  cache.policy.match_unit = options.prefix_match_unit;
+  cache.policy.retention_interval = options.mamba_retention_interval;
+  cache_ = std::make_unique<StateCache>(*config_, *memory_, cache);
+  scheduler_ = std::make_unique<Scheduler>(config_->scheduler);
+  later_.by_priority = config_->scheduler.by_priority;
+  max_active_ = 2 * static_cast<size_t>(config_->scheduler.max_num_seqs);
+  result_.memory_bytes = cache.memory_bytes;
+}
+
+Simulation::~Simulation() = default;
+
+SimSample Simulation::gauges() const {
+  SimSample now;
+  const PrefixTree* tree = cache_->tree();
+  const auto cached_states = tree != nullptr ? tree->num_slots() * tree->options().slot_bytes : 0;
+  const auto cached_pages = tree != nullptr ? tree->num_pages() * tree->options().page_bytes : 0;
+  now.running = static_cast<double>(scheduler_->num_running());
+  now.waiting = static_cast<double>(scheduler_->num_waiting() + static_cast<int64_t>(arrived_.size()));
+  now.cached_states = static_cast<double>(cached_states);
+  now.running_states = static_cast<double>(std::max<int64_t>(cache_->recurrent_bytes() - cached_states, 0));
+  now.cached_pages = static_cast<double>(cached_pages);
+  now.running_pages = static_cast<double>(std::max<int64_t>(cache_->attention_bytes() - cached_pages, 0));
+  now.parked = static_cast<double>(cache_->counters().parked_bytes);
+  return now;
+}
+
+void Simulation::refuse(Active& active) {
+  ++result_.refused;
+  ++result_.requests;
+  if (active.request.conversation >= 0) trace_.answered(active.request.conversation, clock_s_);
+}
+
+void Simulation::admit() {
+  for (auto arrival = trace_.next_arrival(); arrival && *arrival <= clock_s_; arrival = trace_.next_arrival()) {
+    auto active = std::make_unique<Active>();
+    active->request = trace_.take();
+    const int64_t tokens = std::ssize(active->request.prompt) + std::ssize(active->request.output);
+    if (tokens > config_->max_model_len || !cache_->can_ever_hold(tokens)) {
+      refuse(*active);
+      continue;
+    }
+    arrived_.push_back(std::move(active));
+    std::push_heap(arrived_.begin(), arrived_.end(), later_);
+  }
+  // The scheduler's list is short: it looks through all of it at every end.
+  while (active_.size() < max_active_ && !arrived_.empty()) {
+    std::pop_heap(arrived_.begin(), arrived_.end(), later_);
+    std::unique_ptr<Active> active = std::move(arrived_.back());
+    arrived_.pop_back();
+    const int64_t id = next_id_++;
+    active->sequence = std::make_unique<Sequence>();
+    Sequence& sequence = *active->sequence;
+    sequence.tokens = std::move(active->request.prompt);
+    sequence.num_prompt_tokens = sequence.num_tokens();
+    sequence.request_id = id;
+    sequence.cache_salt = active->request.cache_salt;
+    scheduler_->add({id, &sequence, active->request.priority, id});
+    active_.emplace(id, std::move(active));
+  }
+}
+
+double Simulation::cost_us(int64_t copied_bytes) const {
+  double us = model_.step_us + static_cast<double>(copied_bytes) / (model_.copy_gbps * 1e3);
+  for (const PlanRow& row : plan_.rows) {
+    const bool decodes = row.num_tokens == 1 && row.read_position > 0;
+    us += decodes ? model_.decode_us : model_.prefill_us * static_cast<double>(row.num_tokens);
+    const double context = static_cast<double>(row.read_position + row.write_position) / 2.0;
+    us += model_.context_us * static_cast<double>(row.num_tokens) * context / 1e3;
+  }
+  return us;
+}
+
+void Simulation::note_start(Active& active) {
+  if (active.has_started) return;
+  active.has_started = true;
+  const PrefixUse& prefix = active.sequence->prefix;
+  const int64_t prompt = active.sequence->num_prompt_tokens;
+  const int64_t common = std::min(prefix.common_tokens, prompt - 1);
+  result_.reusable_tokens += common;
+  result_.series.add_prompt(clock_s_, prompt, prefix.hit_tokens, common);
+}
+
+void Simulation::finish(int64_t id) {
+  const auto found = active_.find(id);
+  Active& active = *found->second;
+  scheduler_->remove(id);
+  cache_->finish(*active.sequence);
+  ++result_.requests;
+  result_.prompt_tokens += active.sequence->num_prompt_tokens;
+  result_.output_tokens += std::ssize(active.request.output);
+  result_.whole_s.push_back(clock_s_ - active.request.arrival_s);
+  const int64_t conversation = active.request.conversation;
+  active_.erase(found);
+  if (conversation >= 0) trace_.answered(conversation, clock_s_);
+}
+
+void Simulation::advance(size_t row) {
+  const int64_t id = plan_ids_[row];
+  Active& active = *active_.at(id);
+  note_start(active);
+  cache_->keep_step_end(*active.sequence);
+  if (plan_.rows[row].logits == WantedLogits::kNone) return;
+  if (active.answered == 0) {
+    const double wait_s = clock_s_ - active.request.arrival_s;
+    result_.first_token_s.push_back(wait_s);
+    result_.series.add_wait(clock_s_, wait_s);
+  }
+  active.sequence->tokens.push_back(active.request.output[active.answered++]);
+  if (active.answered == active.request.output.size()) finish(id);
+}
+
+void Simulation::step() {
+  scheduler_->schedule(*cache_, plan_, plan_ids_);
+  if (plan_.rows.empty()) {
+    // Nothing else holds memory here, so whoever is stuck could not even run alone.
+    const int64_t id = scheduler_->stuck();
+    COLUBER_CHECK(id != 0, "no request can run and none is stuck");
+    Active& active = *active_.at(id);
+    scheduler_->remove(id);
+    cache_->release(*active.sequence);
+    refuse(active);
+    active_.erase(id);
+    return;
+  }
+  for (const PlanRow& row : plan_.rows) {
+    cache_->check_read(row);
+    cache_->begin_write(row);
+  }
+  const double us = cost_us(memory_->take_copied_bytes());
+  result_.series.add_gauges(clock_s_, us / 1e6, gauges());
+  clock_s_ += us / 1e6;
+  result_.busy_s += us / 1e6;
+  cache_->set_token_cost_us(us / static_cast<double>(plan_.num_tokens));
+  ++result_.steps;
+  result_.computed_tokens += plan_.num_tokens;
+  for (const PlanRow& row : plan_.rows) cache_->end_write(row);
+  for (size_t row = 0; row < plan_.rows.size(); ++row) advance(row);
+}
+
+void Simulation::run(const std::function<void(int64_t, int64_t)>& on_progress) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t turn = 0;; ++turn) {
+    if (turn % kStepsAProgress == 0) on_progress(result_.requests, trace_.num_requests());
+    admit();
+    if (!scheduler_->empty()) {
+      step();
+      continue;
+    }
+    const std::optional<double> next = trace_.next_arrival();
+    if (!next) break;
+    if (*next > clock_s_) result_.series.add_gauges(clock_s_, *next - clock_s_, gauges());
+    clock_s_ = std::max(clock_s_, *next);
+  }
+  result_.end_s = clock_s_;
+  result_.cache = cache_->counters();
+  result_.evicted = cache_->tree() != nullptr ? cache_->tree()->num_evicted() : 0;
+  result_.wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace coluber::cli
