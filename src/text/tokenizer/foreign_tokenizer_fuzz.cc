@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Input: a byte for the kind of file, the file. Of a GGUF file's lists (g, l: gpt2, llama) the file is lines: a digit
-// for the type and a token, or m and a merge. Whatever the bytes, loading ends in a Tokenizer or an Error, and what the
-// Tokenizer gives keeps its promises: text that is UTF-8, a stream equal to the whole.
+// Input: a byte for the kind of file, the file. Of a GGUF file's lists (g, l, r, t: gpt2, llama, rwkv, t5) the file is
+// lines: a digit for the type and a token, or m and a merge. Whatever the bytes, loading ends in a Tokenizer or an
+// Error, and what the Tokenizer gives keeps its promises: text that is UTF-8, a stream equal to the whole.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "text/tokenizer/stored_vocabulary.h"
@@ -37,13 +38,13 @@ void use(const coluber::Tokenizer& tokenizer, std::string_view text) {
   require(streamed + stream.flush() == decoded);
 }
 
-std::unique_ptr<coluber::Tokenizer> load_lists(std::string_view lines, bool is_llama) {
-  constexpr std::string_view kSplits[] = {"llama-bpe", "qwen2", "gpt-2", "falcon", "default"};
+std::unique_ptr<coluber::Tokenizer> load_lists(std::string_view lines, std::string_view model) {
+  constexpr std::string_view kSplits[] = {"llama-bpe", "qwen2", "gpt-2", "falcon", "default", "kimi-k2", "tekken"};
   coluber::StoredVocabulary v;
   std::vector<std::string_view> tokens, merges;
   std::vector<int64_t> types;
   std::vector<double> scores;
-  v.model = is_llama ? "llama" : "gpt2";
+  v.model = model;
   v.split = kSplits[lines.size() % std::size(kSplits)];
   while (!lines.empty()) {
     const size_t end = std::min(lines.find('\n'), lines.size());
@@ -67,7 +68,9 @@ std::unique_ptr<coluber::Tokenizer> load_lists(std::string_view lines, bool is_l
 }
 
 std::unique_ptr<coluber::Tokenizer> load(uint8_t kind, std::string_view file) {
-  if (kind == 'g' || kind == 'l') return load_lists(file, kind == 'l');
+  const std::pair<uint8_t, std::string_view> kLists[] = {{'g', "gpt2"}, {'l', "llama"}, {'r', "rwkv"}, {'t', "t5"}};
+  for (const auto& [letter, model] : kLists)
+    if (kind == letter) return load_lists(file, model);
   return coluber::Tokenizer::from_file_bytes(file, {}, kind == 'w' ? "rwkv_vocab_v1.txt" : "tokenizer.model");
 }
 
