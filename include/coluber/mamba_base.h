@@ -29,9 +29,9 @@ enum class StateLaneOrder : uint8_t {
 // by part (a convolution's channels are those of several projections, side by side).
 struct StateSplit {
   struct Part {
-    int64_t size = 0;  // along the axis, in the whole state
-    int64_t units =
-        1;  // equal pieces that stay whole (heads, groups); more ranks than units: several hold the same one
+    int64_t size = 0;         // along the axis, in the whole state
+    int64_t units = 1;        // equal pieces that stay whole (heads, groups)
+    bool may_repeat = false;  // where there are more ranks than units, several hold the same one
     bool operator==(const Part&) const = default;
   };
   int axis = 0;

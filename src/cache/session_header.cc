@@ -30,7 +30,7 @@ Json shape_json(const Shape& shape) { return Json(Json::Array(shape.begin(), sha
 Json state_json(const SavedState& state) {
   Json::Array parts;
   for (const StateSplit::Part& part : state.split.parts)
-    parts.emplace_back(Json::Object{{"size", part.size}, {"units", part.units}});
+    parts.emplace_back(Json::Object{{"size", part.size}, {"units", part.units}, {"may_repeat", part.may_repeat}});
   return Json::Object{{"name", state.name},
                       {"dtype", dtype_name(state.dtype)},
                       {"shape", shape_json(state.shape)},
@@ -128,7 +128,8 @@ SavedState parse_state(const Json& json, const SessionLayout& layout, const std:
   state.whole_shape = take_shape(json, "whole_shape", where);
   state.split.axis = static_cast<int>(take_int(json, "split_axis", 0, state.whole_shape.rank() - 1, where));
   for (const Json& part : json.at("split_parts").as_array())
-    state.split.parts.push_back({take_int(part, "size", 1, kMost, where), take_int(part, "units", 1, kMost, where)});
+    state.split.parts.push_back({take_int(part, "size", 1, kMost, where), take_int(part, "units", 1, kMost, where),
+                                 part.at("may_repeat").as_bool()});
   if (!(local_shape(state.split, state.whole_shape, layout.rank, where) == state.shape))
     refuse(where, fmt::format("shape {} is not the rank's share of {}", state.shape.to_string(),
                               state.whole_shape.to_string()));
@@ -162,7 +163,7 @@ SavedAttention parse_attention(const Json& json, const SessionLayout& layout, co
   attention.offset = take_int(json, "offset", 0, layout.page_bytes, where);
   if (layout.block_size == 0) refuse(where, "attention pages in a session whose pages hold no tokens");
   StateSplit split;
-  if (attention.planes > 1) split.parts = {{attention.whole_kv_heads, attention.whole_kv_heads}};
+  if (attention.planes > 1) split.parts = {{attention.whole_kv_heads, attention.whole_kv_heads, true}};
   if (local_shape(split, Shape{attention.whole_kv_heads}, layout.rank, where)[0] != attention.kv_heads)
     refuse(where, fmt::format("{} heads are not the rank's share of {}", attention.kv_heads, attention.whole_kv_heads));
   check_place(attention.offset, attention.bytes(layout.block_size), layout.page_bytes, where);

@@ -29,7 +29,7 @@ inline SavedState test_state(const std::string& name, const Shape& shape, const 
 inline SessionLayout test_layout() {
   SessionLayout layout;
   layout.block_size = 4;
-  const StateSplit::Part groups{2 * 16, 2};
+  const StateSplit::Part groups{2 * 16, 2, true};
   layout.layers.push_back({"layers.0",
                            "mamba2",
                            {test_state("conv", {3, 4 * 8 + 2 * 32}, {1, {{4 * 8, 4}, groups, groups}},
@@ -39,7 +39,7 @@ inline SessionLayout test_layout() {
   layout.layers.push_back({"layers.1", "full_attention", {}, SavedAttention{DType::kFloat16, 2, 2, 2, 5, 3, 0}});
   layout.layers.push_back({"layers.2",
                            "gdn",
-                           {test_state("conv", {3, 2 * 12 + 4 * 5}, {1, {{12, 2}, {12, 2}, {20, 4}}}),
+                           {test_state("conv", {3, 2 * 12 + 4 * 5}, {1, {{12, 2, true}, {12, 2, true}, {20, 4}}}),
                             test_state("recurrent", {4, 5, 6}, {0, {{4, 4}}}, StateLaneOrder::kHeadBlock16)},
                            {}});
   layout.layers.push_back({"layers.3",

@@ -61,7 +61,7 @@ std::string label(const SavedLayer& layer, const SavedState& state) {
 
 StateSplit heads_split(const SavedAttention& attention) {
   StateSplit split;
-  if (attention.planes > 1) split.parts = {{attention.whole_kv_heads, attention.whole_kv_heads}};
+  if (attention.planes > 1) split.parts = {{attention.whole_kv_heads, attention.whole_kv_heads, true}};
   return split;
 }
 std::string attention_label(const SavedLayer& layer) { return fmt::format("layer '{}', attention heads", layer.name); }

@@ -181,7 +181,7 @@ TEST(SessionLayout, SharesHaveTheContractsShapes) {
   const Mamba2StateSizes sizes{
       .intermediate_size = 64, .n_groups = 2, .num_heads = 8, .head_dim = 8, .state_size = 16, .conv_kernel = 4};
   const std::vector<Shape> whole = mamba2_state_shape(1, sizes, 0);
-  const StateSplit conv{1, {{64, 8}, {32, 2}, {32, 2}}}, heads{0, {{8, 8}}};
+  const StateSplit conv{1, {{64, 8}, {32, 2, true}, {32, 2, true}}}, heads{0, {{8, 8}}};
   for (int64_t ranks : {1, 2, 4, 8}) {
     const std::vector<Shape> local = mamba2_state_shape(ranks, sizes, 0);
     EXPECT_EQ(local_shape(conv, whole[0], {ranks, ranks - 1}, "conv"), local[0]) << ranks;

@@ -17,7 +17,7 @@ SharedRun run_of(const StateSplit::Part& part, TensorParallelRank rank, std::str
     const int64_t units = part.units / rank.size;
     return {rank.rank * units * unit, 0, units * unit, true};
   }
-  if (rank.size % part.units == 0) {
+  if (part.may_repeat && rank.size % part.units == 0) {
     const int64_t holders = rank.size / part.units;
     return {rank.rank / holders * unit, 0, unit, rank.rank % holders == 0};
   }

@@ -19,7 +19,7 @@ StateSplit by_name(const std::string& name, const Shape& whole, int64_t units) {
 // x | B | C: the heads' channels, then the groups' input and output vectors.
 StateSplit mamba2_conv(const Shape& conv, const Shape& recurrent) {
   const int64_t inner = recurrent[0] * recurrent[1], group = (conv[1] - inner) / 2;
-  const StateSplit::Part groups{group, group / recurrent[2]};
+  const StateSplit::Part groups{group, group / recurrent[2], true};
   return {1, {{inner, recurrent[0]}, groups, groups}};
 }
 

@@ -88,9 +88,8 @@ TEST_P(Sessions, APromptThatWasCutShortIsReadToItsEnd) {
   cut->extend(all.first(48), 16);
   cut->set_pending(all.subspan(48));
   cut->save(path());
-  auto restored = Engine::load(options())->open_session();
   auto other = Engine::load(options());
-  restored = other->open_session();
+  auto restored = other->open_session();
   restored->load(path());
   EXPECT_EQ(restored->tokens().size(), 48u);
   ASSERT_TRUE(std::ranges::equal(restored->pending(), all.subspan(48)));
@@ -108,9 +107,8 @@ TEST_P(Sessions, AnAnswerThatWasCutShortGoesOnWithTheSameTokens) {
   auto whole = read(*engine, prompt_of(9)).session;
   const std::vector<int32_t> expected = ids_of(whole->generate(sampling));
 
-  engine = nullptr;  // the whole one's engine; its seed was 1 and is again
   whole = nullptr;
-  engine = Engine::load(options());
+  engine = Engine::load(options());  // its seed is the same
   auto session = read(*engine, prompt_of(9)).session;
   std::vector<int32_t> tokens;
   session->generate(sampling, [&](const TokenOutput& token, const std::string&) {
