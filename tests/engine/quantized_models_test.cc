@@ -14,6 +14,7 @@
 #include "base/dtype.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "engine/convert.h"
 #include "engine/description.h"
 #include "families.h"
 #include "formats/hf_config.h"
@@ -139,6 +140,16 @@ TEST_P(QuantizedModel, GivesTheLogitsOfItsDequantizedWeights) {
   write_decoded(*open());
   const Floats expected = logits_of(folder());
   for (const int64_t chunk : {0, 7, 1}) expect_near(logits_of(fixture(), chunk), expected);
+}
+
+TEST_P(QuantizedModel, IsConvertedToItsValues) {
+  ConvertOptions options;
+  options.model = fixture();
+  options.output = at("converted");
+  options.type = "float32";
+  convert_model(options);
+  EXPECT_EQ(logits_of(at("converted")).size(), 40U * 128U);
+  expect_near(logits_of(at("converted")), logits_of(fixture()));
 }
 
 TEST_P(QuantizedModel, UsesEveryTensorAndTellsItsTypes) {
