@@ -213,7 +213,7 @@ class Picture {
       panel.area(low, high, kind.color);
       low = std::move(high);
     }
-    panel.frame("Memory", round_step(most, 4.0), bytes_label, result_.end_s, false);
+    panel.frame("Memory", round_step(most, 6.0), bytes_label, result_.end_s, false);
     double x = kLeft + 90;
     for (const Kind& kind : kMemory) {
       legend(x, top - 10, kind.color, kind.name);
