@@ -201,6 +201,11 @@ void GgufExportFields::require_flag(FieldNames names, bool value, bool fallback)
   require(flag(names, fallback) == value, fmt::format("{} must be {}", list_of(names), value));
 }
 
+void GgufExportFields::require_free_time_steps() {
+  const std::vector<double> limit = reals({"time_step_limit"});
+  require(limit.size() != 2 || (limit[0] <= 0 && std::isinf(limit[1])), "time_step_limit other than 0 to infinity");
+}
+
 void GgufExportFields::note(const std::string& text) {
   if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) notes_.push_back(text);
 }

@@ -65,6 +65,7 @@ class GgufExportFields {
   // The field is missing or has this value.
   void require_text(FieldNames names, std::string_view value);
   void require_flag(FieldNames names, bool value, bool fallback);
+  void require_free_time_steps();  // time_step_limit is missing or no limit
   // What the user should know of the file; told once.
   void note(const std::string& text);
   std::vector<std::string> take_notes() { return std::move(notes_); }

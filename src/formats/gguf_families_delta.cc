@@ -126,6 +126,7 @@ void describe_kimi(GgufExportFields& f) {
   f.put_real("expert_weights_scale", f.real({"routed_scaling_factor"}, 1));
   f.put_flag("expert_weights_norm", f.flag({"moe_renormalize"}, true));
   f.put("expert_gating_func", 2);
+  f.require_text({"moe_router_activation_func"}, "sigmoid");
 }
 
 void describe_minimax(GgufExportFields& f) {

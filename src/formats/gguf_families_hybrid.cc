@@ -11,6 +11,7 @@ namespace {
 using F = GgufStoredForm;
 
 constexpr int64_t kNoLimit = 1 << 20;
+constexpr double kTimeStepMin = 0.001;
 constexpr int64_t kSigmoid = 2;  // expert_gating_func
 
 std::string_view lfm2_name(const GgufExportFields&) { return "lfm2"; }
@@ -67,6 +68,7 @@ void put_granite_mamba2(GgufExportFields& f) {
   const int64_t inner = f.integer({"hidden_size"}) * f.integer({"mamba_expand"}, 2);
   const Json* width = f.find({"mamba_d_head"});  // a number or "auto"
   note_norm_of_groups(f);
+  f.require_free_time_steps();
   put_mamba2(f, f.integer({"mamba_d_conv"}, 4), f.integer({"mamba_d_state"}, 256), f.integer({"mamba_n_groups"}, 1),
              heads, width != nullptr && width->is_int() ? width->as_int() : inner / std::max<int64_t>(heads, 1));
 }
@@ -146,6 +148,7 @@ void describe_nemotron(GgufExportFields& f) {
              f.integer({"mamba_head_dim"}, 64));
   f.put_flag("rope.scaling.finetuned", false);
   f.require_text({"mlp_hidden_act"}, "relu2");
+  f.require(f.real({"time_step_min", "mamba_dt_min"}, kTimeStepMin) == kTimeStepMin, "time_step_min other than 0.001");
   std::vector<int64_t> widths;
   for (int64_t layer = 0; layer < f.num_layers(); ++layer)
     widths.push_back(f.layer_has(layer, "ffn_up.weight")         ? f.rows_of("ffn_up.weight")

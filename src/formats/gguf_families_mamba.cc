@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mamba, Mamba-2, Jamba, Falcon-H1, RWKV-6 and RWKV-7 as GGUF.
 #include <algorithm>
-#include <cmath>
 
 #include "formats/gguf_families.h"
 
@@ -32,11 +31,6 @@ int64_t time_step_rank(const GgufExportFields& f, FieldNames names, int64_t hidd
   return found != nullptr && found->is_int() ? found->as_int() : (hidden + 15) / 16;
 }
 
-void require_no_clamp(GgufExportFields& f) {
-  const std::vector<double> limit = f.reals({"time_step_limit"});
-  f.require(limit.size() != 2 || (limit[0] <= 0 && std::isinf(limit[1])), "time_step_limit other than 0 to infinity");
-}
-
 void describe_mamba(GgufExportFields& f) {
   const int64_t hidden = f.integer({"hidden_size", "d_model"});
   put_unused(f);
@@ -64,7 +58,7 @@ void describe_mamba2(GgufExportFields& f) {
   note_norm_of_groups(f);
   f.put_real("attention.layer_norm_rms_epsilon", f.real({"layer_norm_epsilon", "rms_norm_eps"}, 1e-5));
   f.require_text({"hidden_act"}, "silu");
-  require_no_clamp(f);
+  f.require_free_time_steps();
 }
 
 void describe_jamba(GgufExportFields& f) {
@@ -107,7 +101,7 @@ void describe_falcon_h1(GgufExportFields& f) {
   f.require(!f.any_layer_has("ssm_norm.weight") || !f.flag({"mamba_norm_before_gate"}, true),
             "mamba_norm_before_gate with mamba_rms_norm");
   f.require_text({"hidden_act"}, "silu");
-  require_no_clamp(f);
+  f.require_free_time_steps();
 }
 
 // The rows of Mamba-2's input: gate, x, B, C, dt.
