@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/delta_step.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "layers/recurrent_layer.h"
 
@@ -44,17 +42,10 @@ StateSlots DeltaStep::slots_of(const Rows& rows, size_t state) const {
 }
 
 void DeltaStep::convolve(CausalConv1dArgs args) const {
-  const float* x = args.x;
-  float* y = args.y;
-  for (const Rows& rows : {decodes(), prefills()}) {
-    if (rows.count == 0) continue;
-    args.x = x + rows.first_token * args.x_stride;
-    args.y = y + rows.first_token * args.y_stride;
-    args.state = slots_of(rows, 0);
-    args.rows = rows.count;
-    args.query_start_loc = rows.query_start_loc;
-    (rows.query_start_loc == nullptr ? causal_conv1d_update() : causal_conv1d())(args, *batch_.thread_pool);
-  }
+  const Rows first = decodes(), then = prefills();
+  convolve_rows(
+      args, {first.count, slots_of(first, 0), then.count, slots_of(then, 0), then.first_token, then.query_start_loc},
+      *batch_.thread_pool);
 }
 
 void DeltaStep::attend(DeltaRuleArgs args) const {
@@ -77,8 +68,7 @@ void DeltaStep::attend(DeltaRuleArgs args) const {
 }
 
 void DeltaStep::zero_padding(float* values, int64_t width) const {
-  const int64_t computed = metadata_.num_decode_tokens + metadata_.num_prefill_tokens;
-  std::fill(values + computed * width, values + batch_.num_tokens() * width, 0.0f);
+  coluber::zero_padding(batch_, metadata_.num_decode_tokens + metadata_.num_prefill_tokens, values, width);
 }
 
 }  // namespace coluber

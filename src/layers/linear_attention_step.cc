@@ -68,17 +68,11 @@ void LinearAttentionStep::attend(GatedLinearAttentionArgs args, size_t state) co
 
 void LinearAttentionStep::convolve(CausalConv1dArgs args, size_t state) const {
   zero_padding(args.y, args.y_stride, args.channels);
-  if (metadata_.num_decodes > 0) {
-    args.rows = metadata_.num_decodes;
-    args.state = slots(state, 0);
-    causal_conv1d_update()(args, *batch_.thread_pool);
-  }
-  if (metadata_.num_prefills > 0) {
-    args.rows = metadata_.num_prefills;
-    args.state = slots(state, metadata_.num_decodes);
-    args.query_start_loc = metadata_.query_start_loc.data() + metadata_.num_decodes;
-    causal_conv1d()(args, *batch_.thread_pool);
-  }
+  const int64_t decodes = metadata_.num_decodes;
+  convolve_rows(args,
+                {decodes, slots(state, 0), metadata_.num_prefills, slots(state, decodes), 0,
+                 metadata_.query_start_loc.data() + decodes},
+                *batch_.thread_pool);
 }
 
 }  // namespace coluber

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/recurrent_layer.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace coluber {
@@ -59,22 +61,35 @@ StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const Tenso
   return slots_in(state, metadata.state_indices_tensor_p.data(), metadata.has_initial_states_p.data());
 }
 
-void convolve_rows(CausalConv1dArgs args, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
-                   ThreadPool& pool) {
-  const int64_t decodes = metadata.num_decodes;
-  if (decodes > 0) {
-    args.state = decode_slots(metadata, state);
-    args.rows = decodes;
+void convolve_rows(CausalConv1dArgs args, const StepRows& rows, ThreadPool& pool) {
+  if (rows.decodes > 0) {
+    args.state = rows.decode_slots;
+    args.rows = rows.decodes;
     causal_conv1d_update()(args, pool);
   }
-  if (metadata.num_prefills > 0) {
-    args.x += decodes * args.x_stride;
-    args.y += decodes * args.y_stride;
-    args.state = prefill_slots(metadata, state);
-    args.rows = metadata.num_prefills;
-    args.query_start_loc = metadata.query_start_loc_p.data();
+  if (rows.prefills > 0) {
+    args.x += rows.first_prefill_token * args.x_stride;
+    args.y += rows.first_prefill_token * args.y_stride;
+    args.state = rows.prefill_slots;
+    args.rows = rows.prefills;
+    args.query_start_loc = rows.prefill_starts;
     causal_conv1d()(args, pool);
   }
+}
+
+void convolve_rows(CausalConv1dArgs args, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
+                   ThreadPool& pool) {
+  StepRows rows;
+  rows.decodes = rows.first_prefill_token = metadata.num_decodes;
+  rows.prefills = metadata.num_prefills;
+  if (rows.decodes > 0) rows.decode_slots = decode_slots(metadata, state);
+  if (rows.prefills > 0) rows.prefill_slots = prefill_slots(metadata, state);
+  rows.prefill_starts = metadata.query_start_loc_p.data();
+  convolve_rows(args, rows, pool);
+}
+
+void zero_padding(const ForwardBatch& batch, int64_t computed, float* values, int64_t width) {
+  std::fill(values + computed * width, values + batch.num_tokens() * width, 0.0f);
 }
 
 void check_bound(const MambaBase& layer, std::span<const int64_t> state_elements) {

@@ -47,10 +47,23 @@ StateSlots slots_in(const TensorView& state, const int32_t* indices, const uint8
 StateSlots decode_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
 StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
 
-// A causal convolution of the step's rows: decodes, then prefills. `args` says everything but rows and state, from the
-// step's first token on.
+// A step's rows for one state: decodes of a token each, from the first token on, then prefills.
+struct StepRows {
+  int64_t decodes = 0;
+  StateSlots decode_slots;
+  int64_t prefills = 0;
+  StateSlots prefill_slots;
+  int64_t first_prefill_token = 0;          // that prefill_starts are counted from
+  const int32_t* prefill_starts = nullptr;  // [prefills + 1]
+};
+
+// A causal convolution of the rows. `args` says everything but rows and state, from the step's first token on.
+void convolve_rows(CausalConv1dArgs args, const StepRows& rows, ThreadPool& pool);
 void convolve_rows(CausalConv1dArgs args, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
                    ThreadPool& pool);
+
+// Of a tensor [T, width]: tokens from `computed` on pad the batch; they have no row, and nothing else writes theirs.
+void zero_padding(const ForwardBatch& batch, int64_t computed, float* values, int64_t width);
 
 // Throws Error(kInternal) where the layer has no cache, its states are not whole on this rank (`state_elements`: of
 // each state), or the step asks for what these layers do not do: several tokens a decode row, more tokens than the

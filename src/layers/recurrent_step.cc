@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/recurrent_step.h"
 
-#include <algorithm>
-
 #include "kernels/wkv/time_mix.h"
 
 namespace coluber {
@@ -19,8 +17,7 @@ StateSlots RecurrentStep::slots(const RecurrentRows& rows, size_t state) const {
 }
 
 void RecurrentStep::zero_padding(float* values, int64_t width) const {
-  const int64_t computed = metadata_.num_decode_tokens + metadata_.num_prefill_tokens;
-  std::fill(values + computed * width, values + batch_.num_tokens() * width, 0.0f);
+  coluber::zero_padding(batch_, metadata_.num_decode_tokens + metadata_.num_prefill_tokens, values, width);
 }
 
 void RecurrentStep::token_shift(const float* x, int64_t cols, size_t state, float* delta) const {
