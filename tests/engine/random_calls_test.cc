@@ -79,6 +79,7 @@ class Caller {
   void finish() {
     while (engine_->has_unfinished_requests()) step();
     sessions_.clear();
+    engine_->clear_prefix_cache();
     EXPECT_LE(engine_->free_state_slots() + static_cast<int64_t>(checkpoints_.size()), slots_);
     checkpoints_.clear();  // outlive the sessions they were made of
     EXPECT_EQ(engine_->free_state_slots(), slots_);
