@@ -8,9 +8,11 @@
 #include <filesystem>
 
 #include "base/dtype.h"
+#include "base/mapped_file.h"
 #include "families.h"
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
+#include "formats/temporary_folder_test.h"
 
 namespace coluber {
 namespace {
@@ -101,6 +103,23 @@ TEST(GgufArchitectures, BlocksMoveAsValuesDo) {
     }
   }
   EXPECT_GE(compared, 40);
+}
+
+// The file names no tokenizer; here it names one that is not read.
+TEST(GgufArchitectures, ATokenizerThatIsNotReadLeavesAModelOfIds) {
+  const TemporaryFolder temporary;
+  std::string file = read_text_file(folder() + "lfm2moe.BF16.gguf");
+  constexpr std::string_view kKey = "tokenizer.ggml.model", kNone = "none", kOther = "bert";
+  const size_t value = file.find(kNone, file.find(kKey));
+  ASSERT_NE(value, std::string::npos);
+  temporary.write("x.gguf", file.replace(value, kOther.size(), kOther));
+  EngineOptions options;
+  options.model = temporary.at("x.gguf");
+  options.num_threads = 1;
+  const auto engine = Engine::load(options);
+  EXPECT_FALSE(engine->has_tokenizer());
+  const std::vector<int32_t> ids = {1, 2, 3};
+  EXPECT_FALSE(families::logits_of(*engine->open_session(), ids).empty());
 }
 
 TEST(GgufArchitectures, ReleasedTensorsAreMadeAnew) {
