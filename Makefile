@@ -9,6 +9,7 @@
 #   make format lint    formatter and linters
 #   make test-sanitize  the tests under ASan+UBSan and TSan
 #   make fuzz           every libFuzzer target for FUZZ_SECONDS seconds
+#   make soak           random traffic over the engine for SOAK_SECONDS seconds
 #   make conformance    the contract's rules over CASES
 PREFIX ?= /usr/local
 BUILD ?= build
@@ -17,9 +18,10 @@ export PROMPT ?= Once upon a time there was a small
 SEED ?= 1
 CASES ?= ../shared/cases
 FUZZ_SECONDS ?= 60
+SOAK_SECONDS ?= 3600
 CLI = $(BUILD)/coluber
 
-.PHONY: build run test bench install format lint test-sanitize fuzz conformance setup setup-dev clean
+.PHONY: build run test bench install format lint test-sanitize fuzz soak conformance setup setup-dev clean
 
 $(BUILD)/.setup: tools/setup.sh
 	@mkdir -p $(BUILD)
@@ -77,6 +79,11 @@ test-sanitize: $(BUILD)-dev/.setup
 
 fuzz: $(BUILD)-dev/.setup
 	@tools/fuzz.sh $(FUZZ_SECONDS)
+
+soak: $(BUILD)/.setup-test
+	@cmake --preset release -B $(BUILD) -DCOLUBER_TESTS=ON >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
+	@cmake --build $(BUILD) -j $(JOBS) --target engine_system_tests
+	@COLUBER_SOAK_SECONDS=$(SOAK_SECONDS) $(BUILD)/tests/engine_system_tests --gtest_filter='Soak.*:*PlantedFaults*'
 
 conformance: build
 	@$(BUILD)/coluber-conformance $(CASES)

@@ -221,6 +221,7 @@ class Engine {
 
  private:
   friend class Session;
+  friend struct EngineTestAccess;
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -34,6 +34,7 @@ StateCacheOptions cache_options(const EngineOptions& options, const LoadedModel&
   cache.preemption = options.preemption;
   cache.poison = options.poison_pools;
   cache.verify_states = options.verify_states;
+  cache.wait_for_prefixes = options.scheduling_policy == SchedulingPolicy::kFcfs;
   cache.fingerprint = loaded.fingerprint;
   cache.policy.mode = config.checkpoint_mode;
   cache.policy.unit = config.block_size;

@@ -15,6 +15,8 @@ namespace {
 // Of the budget, that one prompt's checkpoints may take.
 constexpr int64_t kBudgetPart = 4;
 constexpr int64_t kMostCheckpoints = 64;
+// Shared blocks from which on it is quicker to wait for another prompt's states than to compute them too.
+constexpr int64_t kBlocksWorthWaiting = 4;
 }  // namespace
 
 // Tenants are apart by their salts; long sequences, whose positions turn otherwise, from short ones.
@@ -42,7 +44,7 @@ bool StateCache::adopt_states(Sequence& sequence, const PrefixMatch& match) {
   StateTag expected = tag_of(sequence);
   expected.checksum = checksum_of(from);
   try {
-    if (!fault(PlantedFault::kUntaggedState)) tags_.expect(from, expected);
+    tags_.expect(from, expected);
   } catch (const Error& error) {
     if (++counters_.broken_states == 1)
       log_warn("a cached state is dropped, its prefix is computed anew: {}", error.what());
@@ -128,6 +130,31 @@ void StateCache::count_start(Sequence& sequence) {
   ++counters_.miss_reasons[static_cast<size_t>(sequence.prefix.reason)];
 }
 
+// Prompts that arrive together and begin alike: the first computes what they share and leaves a state where they part.
+bool StateCache::waits_for_another(const Sequence& sequence) {
+  if (!options_.wait_for_prefixes || options_.policy.mode != MambaCacheMode::kAuto || !tree_->options().has_states)
+    return false;
+  const int64_t unit = tree_->options().unit;
+  for (Sequence* other : prefilling_) {
+    if (other->long_rope != sequence.long_rope || other->cache_salt != sequence.cache_salt) continue;
+    const std::span<const int32_t> mine = std::span(sequence.tokens).first(sequence.tokens.size() - 1);
+    const std::span<const int32_t> theirs =
+        std::span(other->tokens).first(static_cast<size_t>(other->num_prompt_tokens));
+    const int64_t parting = (std::ranges::mismatch(mine, theirs).in1 - mine.begin()) / unit * unit;
+    const int64_t gained = parting - other->prefix.hit_tokens;
+    if (gained < kBlocksWorthWaiting * unit || parting <= other->num_computed_tokens) continue;
+    std::vector<int64_t>& planned = other->prefix.checkpoints;
+    const auto place = std::lower_bound(planned.begin(), planned.end(), parting);
+    if (place == planned.end() || *place != parting) planned.insert(place, parting);
+    return true;
+  }
+  return false;
+}
+
+void StateCache::expect(const Sequence& sequence) {
+  if (tree_ && !sequence.parked) waits_for_another(sequence);
+}
+
 bool StateCache::start(Sequence& sequence) {
   COLUBER_CHECK(sequence.state_slot == 0 && sequence.pages.empty() && sequence.num_computed_tokens == 0,
                 "a sequence starts with slot {}, {} pages and {} tokens computed", sequence.state_slot,
@@ -136,6 +163,7 @@ bool StateCache::start(Sequence& sequence) {
   const int64_t cached = tree_ ? tree_->bytes() : 0;
   if (request_slots_ > 0 && !fits(bytes_for(sequence.num_tokens() + 1) - cached)) return false;
   if (sequence.parked) return unpark(sequence);
+  if (tree_ && waits_for_another(sequence)) return false;
   if (!take_slot(sequence)) return false;
   sequence.prefix_hash = hash_of_nothing(sequence.long_rope);
   if (!tree_) {
@@ -146,6 +174,7 @@ bool StateCache::start(Sequence& sequence) {
   }
   plan_checkpoints_of(sequence);
   count_start(sequence);
+  if (sequence.is_prefilling()) prefilling_.push_back(&sequence);
   return true;
 }
 
@@ -250,6 +279,8 @@ bool StateCache::keep_step_end(Sequence& sequence) {
   const int64_t position = sequence.num_computed_tokens;
   const PromptFacts facts{sequence.num_prompt_tokens, sequence.prefix.hit_tokens, sequence.prefix.common_tokens, 0};
   const bool planned = std::ranges::binary_search(sequence.prefix.checkpoints, position);
+  if (!sequence.is_prefilling()) std::erase(prefilling_, &sequence);
+  if (planned) ++times_freed_;  // whoever waited for it may begin
   // Without states nothing is planned: the prompt's pages are left as soon as they are whole.
   const bool whole_prompt = !tree_->options().has_states && position >= sequence.num_prompt_tokens &&
                             sequence.checked_tokens + tree_->options().unit <= sequence.num_prompt_tokens;
@@ -275,6 +306,12 @@ void StateCache::drop_broken(Sequence& sequence) {
 void StateCache::clear_prefixes() {
   if (tree_) tree_->clear();
   ++times_freed_;
+}
+
+void StateCache::fill_with_nan(const Sequence& sequence) {
+  std::byte* slot = slots_->page(sequence.state_slot);
+  for (const FloatRange& range : slot_floats_)
+    device_.fill(slot + range.offset, std::byte{0xFF}, range.count * dtype_size(range.dtype));
 }
 
 // ---- proof -----------------------------------------------------------------------------------------------------

@@ -151,6 +151,7 @@ void Scheduler::schedule(SequenceMemory& memory, StepPlan& plan, std::vector<int
   plan_ = &plan;
   ids_ = &ids;
   preempted_ = false;
+  if (!waiting_.empty()) memory.expect(*waiting_.front().sequence);
   // The configuration keeps max_num_seqs <= max_num_batched_tokens, so decodes alone always fit.
   plan_decodes();
   plan_prefills();

@@ -16,6 +16,8 @@ class SequenceMemory {
   // Gives a waiting sequence its slot and what is cached or parked of it. False, with nothing changed, where that
   // cannot be had now.
   virtual bool start(Sequence& sequence) = 0;
+  // The sequence will start as soon as it can: others may keep what it shares with them.
+  virtual void expect(const Sequence&) {}
   // Pages for `num_tokens` tokens in all. False, with nothing changed, where they cannot be had now.
   virtual bool grow(Sequence& sequence, int64_t num_tokens) = 0;
   // Where a chunk that could reach `end` tokens ends: there, or earlier where a state is to be kept.

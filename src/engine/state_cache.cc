@@ -197,6 +197,7 @@ void StateCache::release(Sequence& sequence) {
   sequence.pages.clear();
   give_slot_back(sequence);
   stand_at(sequence, -1);
+  std::erase(prefilling_, &sequence);
   if (sequence.parked) counters_.parked_bytes -= sequence.parked->bytes();
   sequence.parked.reset();
   sequence.checked_tokens = 0;

@@ -46,7 +46,6 @@ enum class PlantedFault {
   kDropPark,            // a parked sequence comes back without its states
   kWrongBlockSize,      // a hit takes one page too few
   kForgetSalt,          // tenants share prefixes
-  kUntaggedState,       // tags are not checked (with kForkWithoutStates: nothing else stands between)
 };
 
 struct StateCacheOptions {
@@ -58,7 +57,8 @@ struct StateCacheOptions {
   int64_t cached_bytes = 0;   // most that the prefix cache may hold; 0: the whole budget
   int64_t parking_bytes = 0;  // most that parked sequences may hold
   PreemptionMode preemption = PreemptionMode::kAuto;
-  bool verify_states = false;  // a checksum of every state that is written, proven at every read
+  bool wait_for_prefixes = true;  // who begins like a prompt that is being computed waits for its states
+  bool verify_states = false;     // a checksum of every state that is written, proven at every read
   StatePacking packing = StatePacking::kAligned;
   PlantedFault fault = PlantedFault::kNone;
 };
@@ -119,6 +119,7 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
 
   // ---- requests (prefix_cache.cc, preemption.cc)
   bool start(Sequence& sequence) override;
+  void expect(const Sequence& sequence) override;
   bool grow(Sequence& sequence, int64_t num_tokens) override;
   int64_t chunk_end(const Sequence& sequence, int64_t end) const override;
   void preempt(Sequence& sequence) override;
@@ -139,6 +140,9 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   int64_t attention_bytes() const noexcept { return pages_ ? pages_->num_used() * attention_layout_.page_bytes : 0; }
   int64_t used_slots() const noexcept { return slots_->num_used(); }
   int64_t request_slots() const noexcept { return request_slots_; }
+  // Tests: a fault from now on; a state that has overflowed.
+  void plant(PlantedFault planted) noexcept { options_.fault = planted; }
+  void fill_with_nan(const Sequence& sequence);
   // Tests: every page and slot in use is held by the tree or by one of `sequences`, as often as it is counted; the
   // first contradiction, or empty.
   std::string audit(std::span<const Sequence* const> sequences) const;
@@ -176,6 +180,7 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   static PrefixHash hash_of_nothing(bool long_rope);
   std::string root_name(const Sequence& sequence) const;
   bool find_prefix(Sequence& sequence);
+  bool waits_for_another(const Sequence& sequence);
   bool adopt(Sequence& sequence, const PrefixMatch& match);
   bool adopt_states(Sequence& sequence, const PrefixMatch& match);
   bool adopt_tail(Sequence& sequence, const PrefixCheckpoint& checkpoint);
@@ -216,6 +221,7 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   uint64_t times_freed_ = 0;
   int64_t request_slots_ = 0;  // slots given to requests
   double token_cost_us_ = 1000.0;
+  std::vector<Sequence*> prefilling_;    // of requests, that began and have not reached their prompts' ends
   std::vector<std::byte> before_write_;  // of kPublishBeforeWrite
 };
 

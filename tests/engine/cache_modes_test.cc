@@ -176,6 +176,20 @@ TEST_P(CacheModes, AThirdRequestFindsWhereTwoParted) {
   }
 }
 
+TEST_P(CacheModes, PromptsThatArriveTogetherComputeWhatTheyShareOnce) {
+  EngineOptions together = options(MambaCacheMode::kAuto);
+  auto engine = Engine::load(together);
+  const auto shared = prompt_of(160, 15);
+  std::map<RequestId, std::vector<int32_t>> asked;
+  for (uint32_t user = 0; user < 5; ++user) {
+    const auto prompt = joined(shared, prompt_of(20, 90 + user));
+    asked[engine->add_request({prompt, with_logprobs(4)})] = prompt;
+  }
+  const Answers answers = run_all(*engine);
+  for (const auto& [id, prompt] : asked) expect_same(answers.at(id * 1000), alone(prompt, 4), std::to_string(id));
+  EXPECT_LE(engine->stats().computed_tokens, 160 + 5 * (20 + 16 + 4));
+}
+
 TEST_P(CacheModes, TenantsShareNothing) {
   auto engine = Engine::load(options(MambaCacheMode::kAuto));
   const auto prompt = prompt_of(90, 6);

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An engine with a thread of its own: requests come from any thread, and each has a callback that gets its outputs on
+// the engine's thread. It owns the engine. Every function but the constructor and destructor may be called from any
+// thread, callbacks included; a callback must return soon, for the next step waits for it.
+//
+//   AsyncEngine engine(Engine::load({.model = "models/asp-7m"}));
+//   auto id = engine.add_request(request, [](const RequestOutput& output) { std::cout << output.text; });
+//   engine.wait(id);
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "coluber/engine.h"
+
+namespace coluber {
+
+class AsyncEngine {
+ public:
+  using OnOutput = std::function<void(const RequestOutput& output)>;
+
+  explicit AsyncEngine(std::unique_ptr<Engine> engine);
+  ~AsyncEngine();  // aborts what still runs
+  AsyncEngine(const AsyncEngine&) = delete;
+  AsyncEngine& operator=(const AsyncEngine&) = delete;
+
+  // Throws Error as Engine::add_request does. The last output of a request has `request_finished`.
+  RequestId add_request(Request request, OnOutput on_output);
+  // Ends the request; its last output has FinishReason::kAbort. Nothing happens where it has ended already.
+  void abort(RequestId id);
+  // Returns when the request has ended and its last callback has returned. Not to be called from a callback.
+  void wait(RequestId id);
+  EngineStats stats() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace coluber

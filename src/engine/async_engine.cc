@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "coluber/async_engine.h"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace coluber {
+
+// One mutex guards the engine; a step holds it. Whoever wants in raises `wanting`, and the loop lets it pass between
+// two steps, so that a busy engine never shuts callers out.
+struct AsyncEngine::Impl {
+  std::unique_ptr<Engine> engine;
+  mutable std::mutex mutex;
+  mutable std::condition_variable changed;
+  mutable int wanting = 0;
+  mutable std::mutex wanting_mutex;
+  std::unordered_map<RequestId, OnOutput> callbacks;  // of requests that go on
+  std::deque<RequestOutput> ended_outside;            // aborts, to be told on the engine's thread
+  bool stopping = false;
+  std::thread thread;
+
+  std::unique_lock<std::mutex> enter() const {
+    {
+      const std::lock_guard guard(wanting_mutex);
+      ++wanting;
+    }
+    std::unique_lock lock(mutex);
+    const std::lock_guard guard(wanting_mutex);
+    --wanting;
+    return lock;
+  }
+  bool somebody_wants_in() const {
+    const std::lock_guard guard(wanting_mutex);
+    return wanting > 0;
+  }
+
+  void tell(std::unique_lock<std::mutex>& lock, const RequestOutput& output) {
+    const auto found = callbacks.find(output.id);
+    if (found == callbacks.end()) return;
+    const bool is_last = output.request_finished && output.finish_reason != FinishReason::kNone;
+    const OnOutput callback = found->second;
+    lock.unlock();  // a callback may add and abort
+    try {
+      if (callback) callback(output);
+    } catch (const std::exception& error) {
+      log_warn("the callback of request {} threw: {}", output.id, error.what());
+    }
+    lock.lock();
+    if (is_last) callbacks.erase(output.id);
+    changed.notify_all();
+  }
+
+  void run() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return stopping || engine->has_unfinished_requests() || !ended_outside.empty(); });
+      if (stopping) return;
+      while (!ended_outside.empty()) {
+        const RequestOutput output = std::move(ended_outside.front());
+        ended_outside.pop_front();
+        tell(lock, output);
+      }
+      if (engine->has_unfinished_requests()) {
+        const std::vector<RequestOutput> outputs = engine->step();
+        for (const RequestOutput& output : outputs) tell(lock, output);
+      }
+      while (somebody_wants_in() && !stopping) {
+        lock.unlock();
+        std::this_thread::yield();
+        lock.lock();
+      }
+    }
+  }
+};
+
+AsyncEngine::AsyncEngine(std::unique_ptr<Engine> engine) : impl_(std::make_unique<Impl>()) {
+  if (!engine) throw make_error(ErrorCode::kInvalidArgument, "AsyncEngine was given no engine (a null pointer)");
+  impl_->engine = std::move(engine);
+  impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
+}
+
+AsyncEngine::~AsyncEngine() {
+  {
+    const auto lock = impl_->enter();
+    impl_->stopping = true;
+    for (const auto& [id, callback] : impl_->callbacks) impl_->engine->abort(id);
+  }
+  impl_->changed.notify_all();
+  impl_->thread.join();
+}
+
+RequestId AsyncEngine::add_request(Request request, OnOutput on_output) {
+  const auto lock = impl_->enter();
+  const RequestId id = impl_->engine->add_request(std::move(request));
+  impl_->callbacks.emplace(id, std::move(on_output));
+  impl_->changed.notify_all();
+  return id;
+}
+
+void AsyncEngine::abort(RequestId id) {
+  const auto lock = impl_->enter();
+  if (!impl_->callbacks.contains(id)) return;
+  impl_->engine->abort(id);
+  RequestOutput output;
+  output.id = id;
+  output.finish_reason = FinishReason::kAbort;
+  impl_->ended_outside.push_back(std::move(output));
+  impl_->changed.notify_all();
+}
+
+void AsyncEngine::wait(RequestId id) {
+  auto lock = impl_->enter();
+  impl_->changed.wait(lock, [&] { return !impl_->callbacks.contains(id); });
+}
+
+EngineStats AsyncEngine::stats() const {
+  const auto lock = impl_->enter();
+  return impl_->engine->stats();
+}
+
+}  // namespace coluber

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random traffic for COLUBER_SOAK_SECONDS (default 30) over every family, and the proof that it finds what it is for:
+// each of the faults that the cache can be told to make is found. `make soak` runs it long. COLUBER_SOAK_SEED repeats a
+// run.
+#include "soak_traffic.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+
+namespace coluber {
+namespace {
+
+using soak::Trace;
+using soak::Traffic;
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+int64_t number_from(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::strtoll(text, nullptr, 10) : otherwise;
+}
+
+// The fewest operations of the same trace that still show a fault.
+std::string shrunk(Trace trace, const std::string& problem) {
+  std::string last = problem;
+  int64_t low = 0;
+  int64_t high = trace.operations;
+  while (low + 1 < high) {
+    trace.operations = (low + high) / 2;
+    const std::string found = Traffic(trace).run();
+    if (found.empty()) {
+      low = trace.operations;
+    } else {
+      high = trace.operations;
+      last = found;
+    }
+  }
+  return last + " (Trace{\"" + trace.family + "\", " + std::to_string(trace.seed) + ", " + std::to_string(high) + "})";
+}
+
+TEST(Soak, RandomTrafficIsAnsweredAsByOneSequenceAlone) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = static_cast<double>(number_from("COLUBER_SOAK_SECONDS", 30));
+  const auto seed = static_cast<uint64_t>(number_from("COLUBER_SOAK_SEED", std::random_device{}()));
+  std::mt19937_64 seeds(seed);
+  int64_t operations = 0;
+  int64_t traces = 0;
+  const auto& names = families::names();
+  while (seconds_since(begin) < seconds) {
+    Trace trace;
+    trace.family = names[static_cast<size_t>(seeds() % names.size())];
+    trace.seed = seeds() % 1000000000;
+    Traffic traffic(trace);
+    const std::string problem = traffic.run();
+    ASSERT_EQ(problem, "") << traffic.describe() << "\n" << shrunk(trace, problem) << "\nCOLUBER_SOAK_SEED=" << seed;
+    operations += traffic.operations();
+    ++traces;
+  }
+  std::printf("soak: %lld operations in %lld traces over %zu families, COLUBER_SOAK_SEED=%llu\n",
+              static_cast<long long>(operations), static_cast<long long>(traces), names.size(),
+              static_cast<unsigned long long>(seed));
+}
+
+struct NamedFault {
+  const char* name;
+  PlantedFault fault;
+};
+
+class PlantedFaults : public testing::TestWithParam<NamedFault> {};
+
+TEST_P(PlantedFaults, AreFoundWithinAMinute) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::mt19937_64 seeds(7);
+  std::string found;
+  while (found.empty() && seconds_since(begin) < 60) {
+    Trace trace;
+    trace.family = seeds() % 2 == 0 ? "lfm2" : "jamba_bf16";
+    trace.seed = seeds() % 1000000000;
+    trace.fault = GetParam().fault;
+    found = Traffic(trace).run();
+  }
+  EXPECT_NE(found, "") << GetParam().name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, PlantedFaults,
+                         testing::Values(NamedFault{"SkipScrub", PlantedFault::kSkipScrub},
+                                         NamedFault{"TagOffByOne", PlantedFault::kTagOffByOne},
+                                         NamedFault{"SwapSlots", PlantedFault::kSwapSlots},
+                                         NamedFault{"PublishBeforeWrite", PlantedFault::kPublishBeforeWrite},
+                                         NamedFault{"ForkWithoutStates", PlantedFault::kForkWithoutStates},
+                                         NamedFault{"LeakPageReference", PlantedFault::kLeakPageReference},
+                                         NamedFault{"LeakSlot", PlantedFault::kLeakSlot},
+                                         NamedFault{"LeakLock", PlantedFault::kLeakLock},
+                                         NamedFault{"StaleHit", PlantedFault::kStaleHit},
+                                         NamedFault{"WriteSharedPage", PlantedFault::kWriteSharedPage},
+                                         NamedFault{"DropPark", PlantedFault::kDropPark},
+                                         NamedFault{"WrongBlockSize", PlantedFault::kWrongBlockSize},
+                                         NamedFault{"ForgetSalt", PlantedFault::kForgetSalt}),
+                         [](const testing::TestParamInfo<NamedFault>& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace coluber
