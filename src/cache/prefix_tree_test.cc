@@ -220,78 +220,89 @@ int64_t expected_position(const Ledger& ledger, const std::map<std::pair<std::st
   return best;
 }
 
-class PrefixTreeTraffic : public testing::TestWithParam<bool> {};
-
-TEST_P(PrefixTreeTraffic, AgreesWithAListOfAllPrefixesUnderRandomTraffic) {
-  const bool has_pages = GetParam();
-  const uint64_t seed = std::random_device{}();
-  SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937_64 random(seed);
-  const auto upto = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
-  PrefixTreeOptions options = options_of(has_pages, true);
-  options.max_nodes = 60;
-  Tree t(options);
-  std::map<std::pair<std::string, Tokens>, int32_t> pages;  // by what they hold; filled from the tree's own nodes
-  std::map<int32_t, std::string> salts;
-  std::vector<int32_t> locks;
-  const auto prompt = [&] {
+class PrefixTreeTraffic : public testing::TestWithParam<bool> {
+ protected:
+  PrefixTreeTraffic() : has_pages_(GetParam()), seed_(std::random_device{}()), random_(seed_), t_(options()) {}
+  static PrefixTreeOptions options() {
+    PrefixTreeOptions options = options_of(GetParam(), true);
+    options.max_nodes = 60;
+    return options;
+  }
+  int64_t upto(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+  Tokens prompt() {
     Tokens tokens;
     const int64_t length = 1 + upto(30);
     for (int64_t i = 0; i < length; ++i) tokens.push_back(static_cast<int32_t>(i < 12 ? upto(1 + i / 5) : upto(2)));
     return tokens;
-  };
-  for (int step = 0; step < 20000; ++step) {
+  }
+  void publish(const Tokens& tokens, const std::string& salt) {
+    const int64_t position = 1 + upto(static_cast<int64_t>(tokens.size()));
+    const int32_t before = t_.ledger.last_id;
+    t_.publish(tokens, position, salt);
+    for (int32_t id = before + 1; id <= t_.ledger.last_id; ++id) {
+      if (t_.ledger.slots.contains(id)) salts_[id] = salt;
+      const int64_t end = (id - before) * options().unit;
+      if (has_pages_ && end <= position && t_.ledger.page_refs.contains(id))
+        pages_[{salt, Tokens(tokens.begin(), tokens.begin() + end)}] = id;
+    }
+  }
+  void match(const Tokens& tokens, const std::string& salt) {
+    std::erase_if(pages_, [&](const auto& page) { return !t_.ledger.page_refs.contains(page.second); });
+    const int64_t expected = expected_position(t_.ledger, pages_, salts_, tokens, salt, options().unit, has_pages_);
+    const PrefixMatch match = t_.match(tokens, salt);
+    ASSERT_EQ(match.position, expected);
+    if (match.checkpoint != PrefixTree::kNone) {
+      const PrefixCheckpoint& held = t_.tree.checkpoint(match.checkpoint);
+      PrefixHash hash;
+      hash.extend(std::span(tokens).first(static_cast<size_t>(match.position)));
+      ASSERT_EQ(held.prefix_hash, hash);
+      ASSERT_EQ(t_.ledger.slots.at(held.slot), Tokens(tokens.begin(), tokens.begin() + match.position));
+    }
+    for (size_t i = 0; has_pages_ && i < t_.pages.size(); ++i)
+      ASSERT_EQ(t_.pages[i], (pages_.at({salt, Tokens(tokens.begin(), tokens.begin() + (i + 1) * 4)})));
+    if (upto(3) != 0 || locks_.size() >= 4) return;
+    t_.tree.lock(match.node);
+    locks_.push_back(match.node);
+  }
+  void unlock() {
+    if (locks_.empty()) return;
+    t_.tree.unlock(locks_.back());
+    locks_.pop_back();
+  }
+
+  bool has_pages_;
+  uint64_t seed_;
+  std::mt19937_64 random_;
+  Tree t_;
+  std::map<std::pair<std::string, Tokens>, int32_t> pages_;  // by what they hold
+  std::map<int32_t, std::string> salts_;
+  std::vector<int32_t> locks_;
+};
+
+TEST_P(PrefixTreeTraffic, AgreesWithAListOfAllPrefixesUnderRandomTraffic) {
+  SCOPED_TRACE("seed " + std::to_string(seed_));
+  for (int step = 0; step < 20000 && !HasFatalFailure(); ++step) {
     const std::string salt = upto(4) == 0 ? "b" : "a";
-    const Tokens tokens = prompt();
     const int64_t action = upto(10);
-    if (action < 4) {
-      const int64_t position = 1 + upto(static_cast<int64_t>(tokens.size()));
-      const int32_t before = t.ledger.last_id;
-      t.publish(tokens, position, salt);
-      for (int32_t id = before + 1; id <= t.ledger.last_id; ++id) {
-        if (t.ledger.slots.contains(id)) salts[id] = salt;
-        const int64_t end = (id - before) * options.unit;
-        if (has_pages && end <= position && t.ledger.page_refs.contains(id))
-          pages[{salt, Tokens(tokens.begin(), tokens.begin() + end)}] = id;
-      }
-    } else if (action < 8) {
-      std::erase_if(pages, [&](const auto& page) { return !t.ledger.page_refs.contains(page.second); });
-      const int64_t expected = expected_position(t.ledger, pages, salts, tokens, salt, options.unit, has_pages);
-      const PrefixMatch match = t.match(tokens, salt);
-      ASSERT_EQ(match.position, expected) << "step " << step;
-      if (match.checkpoint != PrefixTree::kNone) {
-        const PrefixCheckpoint& held = t.tree.checkpoint(match.checkpoint);
-        PrefixHash hash;
-        hash.extend(std::span(tokens).first(static_cast<size_t>(match.position)));
-        ASSERT_EQ(held.prefix_hash, hash);
-        ASSERT_EQ(t.ledger.slots.at(held.slot), Tokens(tokens.begin(), tokens.begin() + match.position));
-      }
-      for (size_t i = 0; has_pages && i < t.pages.size(); ++i)
-        ASSERT_EQ(t.pages[i], (pages.at({salt, Tokens(tokens.begin(), tokens.begin() + (i + 1) * 4)})));
-      if (upto(3) == 0 && locks.size() < 4) {
-        t.tree.lock(match.node);
-        locks.push_back(match.node);
-      }
-    } else if (action == 8) {
-      t.tree.evict(static_cast<PrefixTree::Wanted>(upto(3)));
-    } else if (!locks.empty()) {
-      t.tree.unlock(locks.back());
-      locks.pop_back();
-    }
+    if (action < 4)
+      publish(prompt(), salt);
+    else if (action < 8)
+      match(prompt(), salt);
+    else if (action == 8)
+      t_.tree.evict(static_cast<PrefixTree::Wanted>(upto(3)));
+    else
+      unlock();
     if (step % 16 == 0) {
-      ASSERT_EQ(t.tree.audit(), "") << "step " << step;
+      ASSERT_EQ(t_.tree.audit(), "") << "step " << step;
     }
-    ASSERT_LE(t.tree.num_nodes(), options.max_nodes + 2) << "roots come on top";
+    ASSERT_LE(t_.tree.num_nodes(), options().max_nodes + 2) << "roots come on top";
   }
-  while (!locks.empty()) {
-    t.tree.unlock(locks.back());
-    locks.pop_back();
-  }
-  t.tree.clear();
-  EXPECT_EQ(t.tree.audit(), "");
-  EXPECT_EQ(t.tree.num_nodes(), 0);
-  EXPECT_TRUE(t.ledger.page_refs.empty());
-  EXPECT_TRUE(t.ledger.slots.empty());
+  while (!locks_.empty()) unlock();
+  t_.tree.clear();
+  EXPECT_EQ(t_.tree.audit(), "");
+  EXPECT_EQ(t_.tree.num_nodes(), 0);
+  EXPECT_TRUE(t_.ledger.page_refs.empty());
+  EXPECT_TRUE(t_.ledger.slots.empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, PrefixTreeTraffic, testing::Bool(), [](const auto& info) {
