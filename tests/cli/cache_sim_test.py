@@ -56,8 +56,8 @@ class CacheSim(CliTest):
         lines = [{"arrival_s": i, "tokens": 1000, "prefix": [["system", 600]], "output_tokens": 1} for i in range(4)]
         lines.append({"arrival_s": 9, "tokens": 1000, "prefix": [["another", 600]], "output_tokens": 1})
         result = self.simulate(*SMALL, lines=lines)
-        # The second finds where it parts from the first; the third and the fourth go on from there.
-        self.assertEqual(result["hit_tokens"], 2 * 592)
+        # Of the first a state was kept along the way, at 256; the second finds where they part, and the others go on from there.
+        self.assertEqual(result["hit_tokens"], 256 + 2 * 592)
         self.assertEqual(result["miss_reasons"]["no_common_prefix"], 2)
         self.assertEqual(result["miss_reasons"]["no_checkpoint_before_divergence"], 1)
 

@@ -185,6 +185,7 @@ void declare(Arguments& arguments, BenchOptions& options) {
   arguments.section("Output");
   arguments.flag("--json", &options.json, "one JSON object");
   options.engine.declare(arguments);
+  options.engine.declare_memory(arguments);
   arguments.example("coluber bench", "the built-in model on all cores");
   arguments.example("coluber bench --synthetic mamba2-370m --threads 2", "a published shape without a download");
   arguments.example("coluber bench path/to/model --batch 8 --prompt 1024 --gen 128 --reps 5",

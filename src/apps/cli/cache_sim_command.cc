@@ -115,10 +115,9 @@ EngineOptions engine_options_of(const SimOptions& options) {
   EngineOptions engine = options.engine.options(false);
   if (engine.max_model_len == 0) engine.max_model_len = kDefaultMaxModelLen;
   if (engine.kv_cache_memory_bytes == 0) engine.kv_cache_memory_bytes = kDefaultMemoryBytes;
-  if (engine.cache_layout != CacheLayout::kElastic || engine.verify_states) {
-    throw make_error(ErrorCode::kInvalidArgument,
-                     "cache-sim: {} has no meaning here, for there are no states; leave it out",
-                     engine.verify_states ? "--verify-states" : "--cache-layout shared");
+  if (engine.verify_states) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "cache-sim: --verify-states has no meaning here, for there are no states; leave it out");
   }
   return engine;
 }
@@ -201,7 +200,8 @@ int cache_sim_command(const std::vector<std::string>& args) {
     output().write(json_line(sim_json(result)));
     return 0;
   }
-  output().write(subtitle + "\n" + sim_summary(result));
+  const size_t middle = subtitle.find("; ");
+  output().print("{};\n{}\n{}", subtitle.substr(0, middle), subtitle.substr(middle + 2), sim_summary(result));
   if (!options.no_picture) output().write(sim_terminal(result, terminal_columns(), stdout_has_colors()));
   return 0;
 }

@@ -184,6 +184,7 @@ int chat_command(const std::vector<std::string>& args) {
   arguments.text("--system", &system, "TEXT", "system message in front of the conversation");
   sampling_flags.declare(arguments, kDefaultMaxTokens);
   engine_flags.declare(arguments);
+  engine_flags.declare_memory(arguments);
   arguments.example("coluber chat", "talk to the built-in model");
   arguments.example("coluber chat path/to/model --system \"Answer in one line.\" --temperature 0.3",
                     "another model, with a system message");

@@ -60,9 +60,6 @@ void EngineFlags::declare_memory(Arguments& arguments) {
                   "memory for states and attention pages together, as 4GB, 512MiB or 25% of what is free; without it "
                   "as much as is needed, up to nine tenths of that");
   arguments.integer("--block-size", &block_size_, {1, 1 << 16}, "tokens of an attention page");
-  arguments.choice("--cache-layout", &cache_layout_, {"elastic", "shared"},
-                   "elastic: states and attention pages have sizes and memory of their own; shared: one page size for "
-                   "both, as other engines have it");
   arguments.flag("--verify-states", &verify_states_,
                  "check a checksum of every state before it is used; a damaged one is computed anew");
 }
@@ -134,7 +131,6 @@ EngineOptions EngineFlags::options(bool needs_model) const {
   options.kv_cache_dtype = state_dtype(kv_cache_dtype_);
   options.block_size = block_size_;
   options.kv_cache_memory_bytes = kv_cache_memory_bytes_.value_or(0);
-  options.cache_layout = *parse_cache_layout(cache_layout_);
   options.verify_states = verify_states_;
   if (serving_) apply_serving(options);
   return options;

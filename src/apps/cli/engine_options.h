@@ -44,7 +44,6 @@ class EngineFlags {
 
   int64_t block_size_ = EngineOptions().block_size;
   std::optional<int64_t> kv_cache_memory_bytes_, parking_memory_bytes_;
-  std::string cache_layout_{cache_layout_name(EngineOptions().cache_layout)};
   bool verify_states_ = false;
 
   bool serving_ = false;

@@ -70,6 +70,7 @@ void declare(Arguments& arguments, RunOptions& options) {
   arguments.flag("--json", &options.json, "one JSON object at the end instead of streamed text");
   arguments.flag("--verbose", &options.verbose, "timings on stderr, also where that is no terminal");
   options.engine.declare(arguments);
+  options.engine.declare_memory(arguments);
   arguments.example("coluber run -p \"What does river mean?\"", "ask the built-in model");
   arguments.example("coluber run --raw -p \"Once upon a time\" -n 80 --seed 1",
                     "go on with a text, the same way every time");
