@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <set>
 #include <sstream>
 
 #include "engine/engine_impl.h"
@@ -188,7 +189,7 @@ class Traffic {
   void take(RequestOutput& output) {
     const auto found = asked_.find(output.id);
     if (found == asked_.end()) {
-      if (output.id != aborted_) fail("an output of no request");
+      if (!aborted_.contains(output.id)) fail("an output of no request");
       return;
     }
     Asked& asked = found->second;
@@ -204,7 +205,7 @@ class Traffic {
       asked_.erase(found);
     } else if (asked.cancel_after >= 0 && std::ssize(tokens) > asked.cancel_after) {
       engine_->abort(output.id);
-      aborted_ = output.id;  // other answers of it may have come in the same step
+      aborted_.insert(output.id);  // other answers of it may have come in the same step
       asked_.erase(found);
     }
   }
@@ -272,7 +273,7 @@ class Traffic {
   std::map<RequestId, Asked> asked_;
   std::vector<std::pair<std::string, std::vector<int32_t>>> begun_;  // prompts, by salt
   std::vector<std::pair<std::string, std::vector<int32_t>>> said_;   // prompts with answers
-  RequestId aborted_ = 0;
+  std::set<RequestId> aborted_;
   std::string problem_;
   std::string description_;
   int64_t done_ = 0;
