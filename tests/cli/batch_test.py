@@ -213,7 +213,8 @@ class Mixed(BatchTest):
         self.assertEqual(stats["leaked_slots"], 0)
         self.assertEqual(stats["requests"]["failed"], 0)
         self.assertGreater(stats["hit_tokens"], 0)
-        self.assertGreater(stats["preemptions"], 0, "the pool was meant to be too small for all")
+        gave_way = stats["preemptions"] + stats["checkpoints"]["evicted"]
+        self.assertGreater(gave_way, 0, "the pool was meant to be too small for all")
 
 
 class Resuming(BatchTest):
