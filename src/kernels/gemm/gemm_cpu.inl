@@ -187,7 +187,7 @@ struct StoredPanel<WeightBlocks> {
   ExpandPanel* expand;
 
   StoredPanel(const PackedMatrix& w, int64_t p)
-      : blocks(w.panel_blocks(p)), width(w.panel_width(p)), expand(expand_function(w)) {}
+      : blocks(w.panel_blocks(p)), width(w.panel_width(p)), expand(panel_functions(w).expand) {}
   const std::byte* at(int64_t k, int64_t) const { return blocks.data + bytes(k); }
   int64_t bytes(int64_t count) const { return count * width * blocks.bytes / blocks.elements; }
   void widen(int64_t k, int64_t count, int64_t column, int64_t columns, float* out) const {

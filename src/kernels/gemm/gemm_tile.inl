@@ -232,15 +232,19 @@ struct Slice {
   bool begins = true, ends = true;
 };
 
-inline ExpandPanel* expand_function(const PackedMatrix& w) {
+inline const PanelFunctions& panel_functions(const PackedMatrix& w) {
   return kLanes == 16 ? w.panel_form()->avx512 : w.panel_form()->avx2;
 }
 
 // So few k at a time that the processor has the next ones expanded while it still multiplies.
-template <typename TileOfFloats>
+template <int kRows, typename TileOfFloats>
 void multiply_blocks(TileOfFloats& tile, const Slice<WeightBlocks>& s, StridedRows<float> rows, int64_t columns) {
   alignas(64) float expanded[PanelForm::kStep * PackedMatrix::kPanel];
-  ExpandPanel* const expand = expand_function(*s.args->w);
+  const auto [expand, multiply] = panel_functions(*s.args->w);
+  if (kRows == 1 && multiply != nullptr) {
+    multiply(s.blocks, s.strip, columns / PanelForm::kRows, rows.a, s.count, expanded);
+    return tile.load_partial(expanded);
+  }
   for (int64_t k = 0; k < s.count; k += PanelForm::kStep, rows.a += PanelForm::kStep) {
     expand(s.blocks, s.strip, columns / PanelForm::kRows, k, PanelForm::kStep, expanded);
     tile.template multiply<false>(rows, PanelForm::kStep, {expanded, columns}, 0);
@@ -258,7 +262,7 @@ void run_tile(const Slice<W>& s, Rows rows) {
   }
   if (s.ends) tile.prefetch_output(s.args->c + s.row * s.args->ldc + s.column, s.args->ldc, s.rows);
   if constexpr (kBlocks) {
-    multiply_blocks(tile, s, rows, kVectors * kLanes);
+    multiply_blocks<kRows>(tile, s, rows, kVectors * kLanes);
   } else {
     tile.template multiply<kStream>(rows, s.count, s.panel, s.ahead);
   }

@@ -38,6 +38,14 @@ struct PanelBlocks {
 using ExpandPanel = void(const PanelBlocks& from, int64_t first_strip, int64_t strips, int64_t first, int64_t count,
                          float* out);
 
+// One row of A times all k below `count` of them: sums [16 * strips], each one chain of fused multiply-adds over k.
+using MultiplyPanel = void(const PanelBlocks& from, int64_t first_strip, int64_t strips, const float* a, int64_t count,
+                           float* sums);
+struct PanelFunctions {
+  ExpandPanel* expand = nullptr;
+  MultiplyPanel* multiply = nullptr;  // null: no faster than to expand a few k at a time
+};
+
 struct PanelForm {
   static constexpr int64_t kRows = 16;
   static constexpr int64_t kStep = 32;  // divides K, or the block does not have a panel form
@@ -47,8 +55,7 @@ struct PanelForm {
     int64_t count = 0;
   };
   std::array<Units, 4> units;  // those of a block, in order
-  ExpandPanel* avx2 = nullptr;
-  ExpandPanel* avx512 = nullptr;
+  PanelFunctions avx2, avx512;
   bool (*regular)(const std::byte* blocks, int64_t count) = nullptr;  // null: all blocks are
 };
 

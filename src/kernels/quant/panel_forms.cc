@@ -2,6 +2,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels/quant/block_decoders.h"
 #include "kernels/quant/lattices.h"
@@ -84,58 +85,65 @@ constexpr std::array<PanelForm::Units, 4> scaled_units(int64_t group) {
 }
 
 template <ScaledCode kCode, int64_t kGroup>
-constexpr PanelForm scaled_form(ExpandPanel* avx2, ExpandPanel* avx512) {
+constexpr PanelForm scaled_form(PanelFunctions avx2, PanelFunctions avx512) {
   constexpr bool kAny = kCode == ScaledCode::kNf4 || kCode == ScaledCode::kFp4 || kCode == ScaledCode::kFloat8E5M2;
   return {scaled_units<kCode>(kGroup), avx2, avx512, kAny ? nullptr : regular_group<kCode, kGroup>};
 }
 
 using FormsOfCode = std::array<PanelForm, 4>;  // groups of 16, 32, 64, 128
 template <ScaledCode kCode>
-constexpr FormsOfCode forms_of(ExpandPanel* avx2, ExpandPanel* avx512) {
+constexpr FormsOfCode forms_of(PanelFunctions avx2, PanelFunctions avx512) {
   return {scaled_form<kCode, 16>(avx2, avx512), scaled_form<kCode, 32>(avx2, avx512),
           scaled_form<kCode, 64>(avx2, avx512), scaled_form<kCode, 128>(avx2, avx512)};
 }
 
 constexpr std::array<FormsOfCode, kNumScaledCodes> kScaledForms = {
-    forms_of<ScaledCode::kFloat8E4M3>(avx2::expand_panel<avx2::CodeE4M3>, avx512::expand_panel<avx512::CodeE4M3>),
-    forms_of<ScaledCode::kFloat8E5M2>(avx2::expand_panel<avx2::CodeE5M2>, avx512::expand_panel<avx512::CodeE5M2>),
-    forms_of<ScaledCode::kInt8>(avx2::expand_panel<avx2::CodeInt8>, avx512::expand_panel<avx512::CodeInt8>),
-    forms_of<ScaledCode::kUInt8>(avx2::expand_panel<avx2::CodeUInt8>, avx512::expand_panel<avx512::CodeUInt8>),
-    forms_of<ScaledCode::kInt4>(avx2::expand_panel<avx2::CodeInt4>, avx512::expand_panel<avx512::CodeInt4>),
-    forms_of<ScaledCode::kUInt4>(avx2::expand_panel<avx2::CodeUInt4>, avx512::expand_panel<avx512::CodeUInt4>),
-    forms_of<ScaledCode::kNf4>(avx2::expand_panel<avx2::CodeTable<ScaledCode::kNf4>>,
-                               avx512::expand_panel<avx512::CodeTable<ScaledCode::kNf4>>),
-    forms_of<ScaledCode::kFp4>(avx2::expand_panel<avx2::CodeTable<ScaledCode::kFp4>>,
-                               avx512::expand_panel<avx512::CodeTable<ScaledCode::kFp4>>),
-    forms_of<ScaledCode::kFloat4E2M1>(avx2::expand_panel<avx2::CodeE2M1>, avx512::expand_panel<avx512::CodeE2M1>)};
+    forms_of<ScaledCode::kFloat8E4M3>(avx2::functions_of<avx2::CodeE4M3>(), avx512::functions_of<avx512::CodeE4M3>()),
+    forms_of<ScaledCode::kFloat8E5M2>(avx2::functions_of<avx2::CodeE5M2>(), avx512::functions_of<avx512::CodeE5M2>()),
+    forms_of<ScaledCode::kInt8>(avx2::functions_of<avx2::CodeInt8>(), avx512::functions_of<avx512::CodeInt8>()),
+    forms_of<ScaledCode::kUInt8>(avx2::functions_of<avx2::CodeUInt8>(), avx512::functions_of<avx512::CodeUInt8>()),
+    forms_of<ScaledCode::kInt4>(avx2::functions_of<avx2::CodeInt4>(), avx512::functions_of<avx512::CodeInt4>()),
+    forms_of<ScaledCode::kUInt4>(avx2::functions_of<avx2::CodeUInt4>(), avx512::functions_of<avx512::CodeUInt4>()),
+    forms_of<ScaledCode::kNf4>(avx2::functions_of<avx2::CodeTable<ScaledCode::kNf4>>(),
+                               avx512::functions_of<avx512::CodeTable<ScaledCode::kNf4>>()),
+    forms_of<ScaledCode::kFp4>(avx2::functions_of<avx2::CodeTable<ScaledCode::kFp4>>(),
+                               avx512::functions_of<avx512::CodeTable<ScaledCode::kFp4>>()),
+    forms_of<ScaledCode::kFloat4E2M1>(avx2::functions_of<avx2::CodeE2M1>(), avx512::functions_of<avx512::CodeE2M1>())};
 
 struct Named {
   std::string_view name;
   PanelForm form;
 };
 constexpr Named kForms[] = {
-    {"Q4_0", {{{{2, 1}, {4, 4}}}, avx2::expand_panel<avx2::CodeQ4_0>, avx512::expand_panel<avx512::CodeQ4_0>}},
-    {"Q4_1", {{{{2, 2}, {4, 4}}}, avx2::expand_panel<avx2::CodeQ4_1>, avx512::expand_panel<avx512::CodeQ4_1>}},
-    {"Q5_0", {{{{2, 1}, {4, 5}}}, avx2::expand_panel<avx2::CodeQ5_0>, avx512::expand_panel<avx512::CodeQ5_0>}},
-    {"Q5_1", {{{{2, 2}, {4, 5}}}, avx2::expand_panel<avx2::CodeQ5_1>, avx512::expand_panel<avx512::CodeQ5_1>}},
-    {"Q8_0", {{{{2, 1}, {4, 8}}}, avx2::expand_panel<avx2::CodeQ8_0>, avx512::expand_panel<avx512::CodeQ8_0>}},
-    {"Q2_K", {{{{4, 20}, {2, 2}}}, avx2::expand_panel<avx2::CodeQ2K>, avx512::expand_panel<avx512::CodeQ2K>}},
-    {"Q3_K", {{{{4, 27}, {2, 1}}}, avx2::expand_panel<avx2::CodeQ3K>, avx512::expand_panel<avx512::CodeQ3K>}},
-    {"Q4_K", {{{{2, 2}, {4, 35}}}, avx2::expand_panel<avx2::CodeQ4K>, avx512::expand_panel<avx512::CodeQ4K>}},
-    {"Q5_K", {{{{2, 2}, {4, 43}}}, avx2::expand_panel<avx2::CodeQ5K>, avx512::expand_panel<avx512::CodeQ5K>}},
-    {"Q6_K", {{{{4, 52}, {2, 1}}}, avx2::expand_panel<avx2::CodeQ6K>, avx512::expand_panel<avx512::CodeQ6K>}},
-    {"IQ4_NL", {{{{2, 1}, {4, 4}}}, avx2::expand_panel<avx2::CodeIq4Nl>, avx512::expand_panel<avx512::CodeIq4Nl>}},
-    {"IQ4_XS", {{{{2, 2}, {4, 33}}}, avx2::expand_panel<avx2::CodeIq4Xs>, avx512::expand_panel<avx512::CodeIq4Xs>}},
-    {"IQ1_S", {{{{2, 1}, {4, 8}, {2, 8}}}, avx2::expand_panel<avx2::CodeIq1S>, avx512::expand_panel<avx512::CodeIq1S>}},
-    {"IQ1_M", {{{{4, 8}, {2, 8}, {2, 4}}}, avx2::expand_panel<avx2::CodeIq1M>, avx512::expand_panel<avx512::CodeIq1M>}},
-    {"IQ2_XXS", {{{{2, 1}, {4, 16}}}, avx2::expand_panel<avx2::CodeIq2Xxs>, avx512::expand_panel<avx512::CodeIq2Xxs>}},
-    {"IQ2_XS", {{{{2, 1}, {4, 18}}}, avx2::expand_panel<avx2::CodeIq2Xs>, avx512::expand_panel<avx512::CodeIq2Xs>}},
-    {"IQ2_S", {{{{2, 1}, {4, 20}}}, avx2::expand_panel<avx2::CodeIq2S>, avx512::expand_panel<avx512::CodeIq2S>}},
-    {"IQ3_XXS", {{{{2, 1}, {4, 24}}}, avx2::expand_panel<avx2::CodeIq3Xxs>, avx512::expand_panel<avx512::CodeIq3Xxs>}},
-    {"IQ3_S", {{{{2, 1}, {4, 27}}}, avx2::expand_panel<avx2::CodeIq3S>, avx512::expand_panel<avx512::CodeIq3S>}},
-    {"TQ2_0", {{{{4, 16}, {2, 1}}}, avx2::expand_panel<avx2::CodeTq2_0>, avx512::expand_panel<avx512::CodeTq2_0>}},
+    {"Q4_0", {{{{2, 1}, {4, 4}}}, avx2::functions_of<avx2::CodeQ4_0>(), avx512::functions_of<avx512::CodeQ4_0>()}},
+    {"Q4_1", {{{{2, 2}, {4, 4}}}, avx2::functions_of<avx2::CodeQ4_1>(), avx512::functions_of<avx512::CodeQ4_1>()}},
+    {"Q5_0", {{{{2, 1}, {4, 5}}}, avx2::functions_of<avx2::CodeQ5_0>(), avx512::functions_of<avx512::CodeQ5_0>()}},
+    {"Q5_1", {{{{2, 2}, {4, 5}}}, avx2::functions_of<avx2::CodeQ5_1>(), avx512::functions_of<avx512::CodeQ5_1>()}},
+    {"Q8_0", {{{{2, 1}, {4, 8}}}, avx2::functions_of<avx2::CodeQ8_0>(), avx512::functions_of<avx512::CodeQ8_0>()}},
+    {"Q2_K", {{{{4, 20}, {2, 2}}}, avx2::functions_of<avx2::CodeQ2K>(), avx512::functions_of<avx512::CodeQ2K>()}},
+    {"Q3_K", {{{{4, 27}, {2, 1}}}, avx2::functions_of<avx2::CodeQ3K>(), avx512::functions_of<avx512::CodeQ3K>()}},
+    {"Q4_K", {{{{2, 2}, {4, 35}}}, avx2::functions_of<avx2::CodeQ4K>(), avx512::functions_of<avx512::CodeQ4K>()}},
+    {"Q5_K", {{{{2, 2}, {4, 43}}}, avx2::functions_of<avx2::CodeQ5K>(), avx512::functions_of<avx512::CodeQ5K>()}},
+    {"Q6_K", {{{{4, 52}, {2, 1}}}, avx2::functions_of<avx2::CodeQ6K>(), avx512::functions_of<avx512::CodeQ6K>()}},
+    {"IQ4_NL", {{{{2, 1}, {4, 4}}}, avx2::functions_of<avx2::CodeIq4Nl>(), avx512::functions_of<avx512::CodeIq4Nl>()}},
+    {"IQ4_XS", {{{{2, 2}, {4, 33}}}, avx2::functions_of<avx2::CodeIq4Xs>(), avx512::functions_of<avx512::CodeIq4Xs>()}},
+    {"IQ1_S",
+     {{{{2, 1}, {4, 8}, {2, 8}}}, avx2::functions_of<avx2::CodeIq1S>(), avx512::functions_of<avx512::CodeIq1S>()}},
+    {"IQ1_M",
+     {{{{4, 8}, {2, 8}, {2, 4}}}, avx2::functions_of<avx2::CodeIq1M>(), avx512::functions_of<avx512::CodeIq1M>()}},
+    {"IQ2_XXS",
+     {{{{2, 1}, {4, 16}}}, avx2::functions_of<avx2::CodeIq2Xxs>(), avx512::functions_of<avx512::CodeIq2Xxs>()}},
+    {"IQ2_XS", {{{{2, 1}, {4, 18}}}, avx2::functions_of<avx2::CodeIq2Xs>(), avx512::functions_of<avx512::CodeIq2Xs>()}},
+    {"IQ2_S", {{{{2, 1}, {4, 20}}}, avx2::functions_of<avx2::CodeIq2S>(), avx512::functions_of<avx512::CodeIq2S>()}},
+    {"IQ3_XXS",
+     {{{{2, 1}, {4, 24}}}, avx2::functions_of<avx2::CodeIq3Xxs>(), avx512::functions_of<avx512::CodeIq3Xxs>()}},
+    {"IQ3_S", {{{{2, 1}, {4, 27}}}, avx2::functions_of<avx2::CodeIq3S>(), avx512::functions_of<avx512::CodeIq3S>()}},
+    {"TQ2_0", {{{{4, 16}, {2, 1}}}, avx2::functions_of<avx2::CodeTq2_0>(), avx512::functions_of<avx512::CodeTq2_0>()}},
     {"MXFP4",
-     {{{{1, 1}, {4, 4}}}, avx2::expand_panel<avx2::CodeMxfp4>, avx512::expand_panel<avx512::CodeMxfp4>, regular_mxfp4}},
+     {{{{1, 1}, {4, 4}}},
+      avx2::functions_of<avx2::CodeMxfp4>(),
+      avx512::functions_of<avx512::CodeMxfp4>(),
+      regular_mxfp4}},
 };
 
 }  // namespace
