@@ -179,8 +179,15 @@ bool StateCache::start(Sequence& sequence) {
 }
 
 bool StateCache::grow(Sequence& sequence, int64_t num_tokens) {
-  if (!reserve(sequence, num_tokens)) return false;
-  return fault(PlantedFault::kWriteSharedPage) || unshare(sequence);
+  const auto get = [&] {
+    return reserve(sequence, num_tokens) && (fault(PlantedFault::kWriteSharedPage) || unshare(sequence));
+  };
+  if (get()) return true;
+  // The tree may hold pages of the same tokens that another sequence computed, locked by this one's own place: enough
+  // to keep a sequence that fits from ever growing.
+  if (sequence.place.node < 0) return false;
+  stand_at(sequence, PrefixTree::kNone);
+  return get();
 }
 
 // ---- leaving behind --------------------------------------------------------------------------------------------
