@@ -126,10 +126,10 @@ TEST_F(BadFolder, EveryProblemOfAConfigStandsInOneMessage) {
       {"hidden_size", "\"48\"", "vocab_size", "-1", "conv_kernel", "100", "num_hidden_layers", "missing", "mamba"});
 }
 
-TEST_F(BadFolder, QuantizedWeightsAreRefusedByName) {
-  copy_.config().set("quantization_config", Json::Object{{"quant_method", "fp8"}});
+TEST_F(BadFolder, ASchemeOfQuantizedWeightsThatIsNotReadIsRefusedByName) {
+  copy_.config().set("quantization_config", Json::Object{{"quant_method", "hqq"}});
   copy_.write_all();
-  expect_refused(copy_, ErrorCode::kUnsupported, {"quantization_config", "fp8", "bfloat16"});
+  expect_refused(copy_, ErrorCode::kUnsupported, {"quantization_config", "hqq", "gptq", "awq", "fp8"});
 }
 
 TEST_F(BadFolder, EveryMissingTensorStandsInOneMessage) {
