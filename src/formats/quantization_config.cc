@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMostShown = 200;
 constexpr std::string_view kRead =
-    "read are gptq, awq (gemm), fp8, fbgemm_fp8, compressed-tensors, modelopt (FP8, NVFP4) and bitsandbytes";
+    "read are gptq, awq (gemm), fp8, compressed-tensors, modelopt (FP8, NVFP4) and bitsandbytes";
 constexpr std::string_view kInstead =
     "use the model's float weights, a GGUF file of it, or dequantise it in transformers and save that";
 
