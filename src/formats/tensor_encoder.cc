@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <utility>
 
 #include "base/block_type.h"
 #include "base/checksum.h"
@@ -21,9 +22,17 @@ constexpr int64_t kComparedTogether = 1 << 14;
 
 int64_t row_length(const Shape& shape) { return shape.rank() == 0 ? 1 : shape[shape.rank() - 1]; }
 
+// Gives a tensor back when the last reader of it goes.
+struct HeldTensor {
+  explicit HeldTensor(std::function<void()> when_done) : release(std::move(when_done)) {}
+  ~HeldTensor() { release(); }
+  HeldTensor(const HeldTensor&) = delete;
+  HeldTensor& operator=(const HeldTensor&) = delete;
+  std::function<void()> release;
+};
+
 RowReader reader_of(const TensorView& view, std::function<void()> release) {
-  const std::shared_ptr<const std::byte> held(view.data,
-                                              [release = std::move(release)](const std::byte*) { release(); });
+  const auto held = std::make_shared<const HeldTensor>(std::move(release));
   return [held, view](int64_t first, int64_t count, float* out) { convert_rows_to_float(view, first, count, out); };
 }
 

@@ -2,6 +2,7 @@
 #include "models/inkling_names.h"
 
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "base/dtype.h"
@@ -59,12 +60,17 @@ InklingFirstRelease::InklingFirstRelease(const WeightSource& weights) : weights_
 }
 
 void InklingFirstRelease::enter(const std::string& name) {
-  for (const auto& [both, infix, tail] :
-       {std::tuple("shared_w13_weight", "", ""), std::tuple("mlp.w13_dn.weight", "mlp.", ".weight")}) {
-    const size_t at = name.find(both);
+  struct Pair {
+    std::string_view both, infix, tail;
+  };
+  constexpr Pair kPairs[] = {{"shared_w13_weight", "", ""}, {"mlp.w13_dn.weight", "mlp.", ".weight"}};
+  for (const Pair& pair : kPairs) {
+    const size_t at = name.find(pair.both);
     if (at == std::string::npos) continue;
-    const auto half = [&](const char* word) {
-      return renamed(std::string(name).replace(at, std::strlen(both), std::string(infix) + word + tail));
+    const auto half = [&](std::string_view word) {
+      std::string part(pair.infix);
+      part.append(word).append(pair.tail);
+      return renamed(std::string(name).replace(at, pair.both.size(), part));
     };
     parts_[half("gate_proj")] = {name, Rows::kGates};
     parts_[half("up_proj")] = {name, Rows::kGated};
