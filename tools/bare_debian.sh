@@ -20,8 +20,8 @@ cleanup() {
   [ -n "$keep" ] || rm -rf --one-file-system "$(dirname "$root")"
 }
 trap cleanup EXIT
-mirror=$(sed -n 's/^URIs: *\(\S*\/debian\)\/* *$/\1/p; s/^deb *\(\[.*\] *\)\?\(\S*\/debian\)\/* .*/\2/p' \
-  /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -n 1)
+mirror=$({ sed -n 's/^URIs: *\(\S*\/debian\)\/* *$/\1/p; s/^deb *\(\[.*\] *\)\?\(\S*\/debian\)\/* .*/\2/p' \
+  /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null || true; } | head -n 1)  # either place may be missing
 
 if [ ! -e "$root/usr/bin/git" ]; then
   debootstrap --variant=minbase --include=git,make,ca-certificates bookworm "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 ||
