@@ -12,7 +12,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = os.environ.get("COLUBER", str(ROOT / "build" / "coluber"))
 PAGES = [p for top in ("", "docs", "docs/reference", "bench", "bench/*", "examples/*", "models/*", "tests/*")
          for p in sorted(ROOT.glob(f"{top}/*.md" if top else "*.md"))]
-SHARED_SECTIONS = {"Sampling flags": ["run", "chat"], "Engine flags": ["run", "chat", "logits", "inspect", "bench"]}
+SHARED_SECTIONS = {
+    "Sampling flags": ["run", "chat", "batch"],
+    "Engine flags": ["run", "chat", "batch", "logits", "inspect", "bench"],
+    "Length flags": ["run", "chat", "batch", "logits", "inspect", "bench", "cache-sim"],
+    "Memory flags": ["run", "chat", "batch", "bench", "cache-sim"],
+    "Serving flags": ["batch", "cache-sim"],
+}
 FLAG = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)")
 
 
@@ -40,7 +46,7 @@ class Links(unittest.TestCase):
 class Reference(unittest.TestCase):
     def setUp(self):
         self.sections = sections((ROOT / "docs" / "reference" / "cli.md").read_text())
-        self.commands = re.findall(r"^  ([a-z]+)  +", program("--help"), re.M)
+        self.commands = re.findall(r"^  ([a-z-]+)  +", program("--help"), re.M)
 
     def flags_on_page(self, command):
         """The flags in the first column of the tables of the command's section and the sections that it shares."""
@@ -56,7 +62,11 @@ class Reference(unittest.TestCase):
 
     def test_every_flag_of_help_is_on_the_page_and_no_other(self):
         for command in self.commands:
-            lines = re.findall(r"^  (-.*?)(?:   .*)?$", program(command, "--help"), re.M)
+            page = program(command, "--help")
+            # A command of commands: the flags of all of them.
+            page += "".join(program(command, inner, "--help") for inner in
+                            (re.findall(r"^  ([a-z-]+)  +", page, re.M) if "Commands:" in page else []))
+            lines = re.findall(r"^  (-.*?)(?:   .*)?$", page, re.M)
             found = {flag for line in lines for flag in FLAG.findall(line)} - {"-h", "--help"}
             with self.subTest(command=command):
                 self.assertEqual(found, self.flags_on_page(command))
@@ -101,7 +111,7 @@ class Readme(unittest.TestCase):
         self.assertIn(f"100% tests passed, 0 tests failed out of {total}\n", self.text)
 
     def test_its_table_names_every_command(self):
-        for command in re.findall(r"^  ([a-z]+)  +", program("--help"), re.M):
+        for command in re.findall(r"^  ([a-z-]+)  +", program("--help"), re.M):
             self.assertRegex(self.text, rf"(?m)^\| `{command}` \| `coluber {command}")
 
 

@@ -41,12 +41,12 @@ class WeightSource {
 
 // One step's tokens, packed back to back, decodes first.
 struct ForwardBatch {
-  std::span<const int32_t> token_ids;                        // [T]
-  std::span<const int64_t> positions;                        // [T] position in its sequence
-  std::span<const int32_t> query_start_loc;                  // [R+1]
-  std::span<const int32_t> seq_lens;                         // [R]
-  std::span<const uint8_t> long_rope;  // [R] 1: beyond EngineConfig::long_rope_beyond; empty: none is
-  std::span<const int32_t> logits_rows;                      // rows of [T] whose logits are wanted, ascending
+  std::span<const int32_t> token_ids;        // [T]
+  std::span<const int64_t> positions;        // [T] position in its sequence
+  std::span<const int32_t> query_start_loc;  // [R+1]
+  std::span<const int32_t> seq_lens;         // [R]
+  std::span<const uint8_t> long_rope;        // [R] 1: beyond EngineConfig::long_rope_beyond; empty: none is
+  std::span<const int32_t> logits_rows;      // rows of [T] whose logits are wanted, ascending
   std::span<const AttentionMetadata* const> layer_metadata;  // by AttentionLayerBase::layer_index()
   ThreadPool* thread_pool = nullptr;
   Workspace* workspace = nullptr;

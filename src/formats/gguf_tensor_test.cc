@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-
 #include "base/dtype.h"
 #include "base/error.h"
 #include "formats/gguf.h"

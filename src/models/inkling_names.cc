@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/inkling_names.h"
 
-#include <cstring>
 #include <string_view>
 #include <utility>
 

@@ -82,9 +82,9 @@ struct Bytes {
     four_bytes(load_codes(words + PanelForm::kRows * 4 * kIndex), weight, out);
   }
 };
-struct CodeQ8_0 : Bytes<Times> {
+struct CodeQ80 : Bytes<Times> {
   static constexpr int64_t kPart = 32;
-  COLUBER_INLINE CodeQ8_0(const std::byte* group, int64_t, int64_t lane)
+  COLUBER_INLINE CodeQ80(const std::byte* group, int64_t, int64_t lane)
       : Bytes(Times(halves_at(group, 0, lane)), group, 2, lane) {}
 };
 
@@ -139,23 +139,23 @@ COLUBER_INLINE void put_fives(const std::byte* group, int64_t offset, int64_t la
   }
 }
 
-struct CodeQ4_0 : Halves<Times> {
+struct CodeQ40 : Halves<Times> {
   static constexpr int64_t kPart = 32;
-  COLUBER_INLINE CodeQ4_0(const std::byte* group, int64_t, int64_t lane)
+  COLUBER_INLINE CodeQ40(const std::byte* group, int64_t, int64_t lane)
       : Halves(Times(halves_at(group, 0, lane)), kLess8, group, 2, lane) {}
 };
-struct CodeQ4_1 : Halves<TimesPlus> {
+struct CodeQ41 : Halves<TimesPlus> {
   static constexpr int64_t kPart = 32;
-  COLUBER_INLINE CodeQ4_1(const std::byte* group, int64_t, int64_t lane)
+  COLUBER_INLINE CodeQ41(const std::byte* group, int64_t, int64_t lane)
       : Halves(TimesPlus(halves_at(group, 0, lane), halves_at(group, 2, lane)), kAsIs, group, 4, lane) {}
 };
-struct CodeQ5_0 {
+struct CodeQ50 {
   static constexpr int64_t kPart = 32;
   static COLUBER_INLINE void expand(const std::byte* group, int64_t, int64_t lane, float* out, int64_t width) {
     put_fives(group, 2, lane, 16, Times(halves_at(group, 0, lane)), out, width);
   }
 };
-struct CodeQ5_1 {
+struct CodeQ51 {
   static constexpr int64_t kPart = 32;
   static COLUBER_INLINE void expand(const std::byte* group, int64_t, int64_t lane, float* out, int64_t width) {
     const TimesPlus weight(halves_at(group, 0, lane), halves_at(group, 2, lane));
@@ -297,7 +297,7 @@ struct CodeQ3K {
     }
   }
 };
-struct CodeTq2_0 {
+struct CodeTq20 {
   static constexpr int64_t kPart = 32;
   static COLUBER_INLINE void expand(const std::byte* group, int64_t part, int64_t lane, float* out, int64_t width) {
     const Times weight(halves_at(group, 64, lane));

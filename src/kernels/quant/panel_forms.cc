@@ -115,11 +115,11 @@ struct Named {
   PanelForm form;
 };
 constexpr Named kForms[] = {
-    {"Q4_0", {{{{2, 1}, {4, 4}}}, avx2::functions_of<avx2::CodeQ4_0>(), avx512::functions_of<avx512::CodeQ4_0>()}},
-    {"Q4_1", {{{{2, 2}, {4, 4}}}, avx2::functions_of<avx2::CodeQ4_1>(), avx512::functions_of<avx512::CodeQ4_1>()}},
-    {"Q5_0", {{{{2, 1}, {4, 5}}}, avx2::functions_of<avx2::CodeQ5_0>(), avx512::functions_of<avx512::CodeQ5_0>()}},
-    {"Q5_1", {{{{2, 2}, {4, 5}}}, avx2::functions_of<avx2::CodeQ5_1>(), avx512::functions_of<avx512::CodeQ5_1>()}},
-    {"Q8_0", {{{{2, 1}, {4, 8}}}, avx2::functions_of<avx2::CodeQ8_0>(), avx512::functions_of<avx512::CodeQ8_0>()}},
+    {"Q4_0", {{{{2, 1}, {4, 4}}}, avx2::functions_of<avx2::CodeQ40>(), avx512::functions_of<avx512::CodeQ40>()}},
+    {"Q4_1", {{{{2, 2}, {4, 4}}}, avx2::functions_of<avx2::CodeQ41>(), avx512::functions_of<avx512::CodeQ41>()}},
+    {"Q5_0", {{{{2, 1}, {4, 5}}}, avx2::functions_of<avx2::CodeQ50>(), avx512::functions_of<avx512::CodeQ50>()}},
+    {"Q5_1", {{{{2, 2}, {4, 5}}}, avx2::functions_of<avx2::CodeQ51>(), avx512::functions_of<avx512::CodeQ51>()}},
+    {"Q8_0", {{{{2, 1}, {4, 8}}}, avx2::functions_of<avx2::CodeQ80>(), avx512::functions_of<avx512::CodeQ80>()}},
     {"Q2_K", {{{{4, 20}, {2, 2}}}, avx2::functions_of<avx2::CodeQ2K>(), avx512::functions_of<avx512::CodeQ2K>()}},
     {"Q3_K", {{{{4, 27}, {2, 1}}}, avx2::functions_of<avx2::CodeQ3K>(), avx512::functions_of<avx512::CodeQ3K>()}},
     {"Q4_K", {{{{2, 2}, {4, 35}}}, avx2::functions_of<avx2::CodeQ4K>(), avx512::functions_of<avx512::CodeQ4K>()}},
@@ -138,7 +138,7 @@ constexpr Named kForms[] = {
     {"IQ3_XXS",
      {{{{2, 1}, {4, 24}}}, avx2::functions_of<avx2::CodeIq3Xxs>(), avx512::functions_of<avx512::CodeIq3Xxs>()}},
     {"IQ3_S", {{{{2, 1}, {4, 27}}}, avx2::functions_of<avx2::CodeIq3S>(), avx512::functions_of<avx512::CodeIq3S>()}},
-    {"TQ2_0", {{{{4, 16}, {2, 1}}}, avx2::functions_of<avx2::CodeTq2_0>(), avx512::functions_of<avx512::CodeTq2_0>()}},
+    {"TQ2_0", {{{{4, 16}, {2, 1}}}, avx2::functions_of<avx2::CodeTq20>(), avx512::functions_of<avx512::CodeTq20>()}},
     {"MXFP4",
      {{{{1, 1}, {4, 4}}},
       avx2::functions_of<avx2::CodeMxfp4>(),
