@@ -305,6 +305,8 @@ EngineOptions prepare(const BenchOptions& options) {
   }
   EngineOptions engine_options = options.engine.options(options.synthetic.empty());
   engine_options.max_num_seqs = options.batch;
+  engine_options.enable_prefix_caching =
+      false;  // a repetition must compute its prompts, not find those of the last one
   if (engine_options.max_num_batched_tokens <= options.batch) {
     throw make_error(ErrorCode::kInvalidArgument, "bench: --max-num-batched-tokens must be above --batch {}, found {}",
                      options.batch, engine_options.max_num_batched_tokens);
