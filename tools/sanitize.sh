@@ -3,7 +3,7 @@
 # Builds and runs tests under sanitizers.
 #   tools/sanitize.sh                                  every test, under ASan+UBSan and then under TSan
 #   tools/sanitize.sh asan|tsan                        every test, under one of them
-#   tools/sanitize.sh asan|tsan base_tests ...         these test binaries only
+#   tools/sanitize.sh asan|tsan base_tests ...         these test binaries only; NAME=FILTER runs what GoogleTest's filter names
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1
@@ -20,12 +20,14 @@ run() {  # run PRESET [BINARY...]
     echo "== $preset: built in $((SECONDS - start)) s"
     ctest --test-dir "$build" --output-on-failure --no-tests=error
   else
-    cmake --build "$build" -j "$(nproc)" --target "$@"
+    cmake --build "$build" -j "$(nproc)" --target "${@%%=*}"
     echo "== $preset: built in $((SECONDS - start)) s"
-    for name in "$@"; do
+    for wanted in "$@"; do
+      name=${wanted%%=*}
+      filter=${wanted:${#name}}
       binary=$(find "$build" -name "$name" -type f -perm -u+x | head -n 1)
       [ -n "$binary" ] || { echo "sanitize.sh: the target $name made no program of that name in $build" >&2; exit 1; }
-      "$binary" --gtest_brief=1
+      "$binary" --gtest_brief=1 ${filter:+--gtest_filter="${filter#=}"}
       echo "== $preset: $name passed ($((SECONDS - start)) s)"
     done
   fi

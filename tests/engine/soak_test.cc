@@ -79,11 +79,12 @@ struct NamedFault {
 
 class PlantedFaults : public testing::TestWithParam<NamedFault> {};
 
-TEST_P(PlantedFaults, AreFoundWithinAMinute) {
-  const auto begin = std::chrono::steady_clock::now();
+// Counted in traces, since a sanitizer or a busy machine makes a minute of any length; a hundred take some seconds.
+TEST_P(PlantedFaults, AreFoundWithinAHundredTraces) {
   std::mt19937_64 seeds(7);
   std::string found;
-  while (found.empty() && seconds_since(begin) < 60) {
+  int64_t traces = 0;
+  for (; found.empty() && traces < 100; ++traces) {
     Trace trace;
     trace.family = seeds() % 2 == 0 ? "lfm2" : "jamba_bf16";
     trace.seed = seeds() % 1000000000;
@@ -91,6 +92,7 @@ TEST_P(PlantedFaults, AreFoundWithinAMinute) {
     found = Traffic(trace).run();
   }
   EXPECT_NE(found, "") << GetParam().name;
+  RecordProperty("traces", std::to_string(traces));
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, PlantedFaults,
