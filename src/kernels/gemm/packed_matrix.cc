@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <type_traits>
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "kernels/simd/transpose_units.h"
 
 namespace coluber {
 namespace {
@@ -55,14 +57,25 @@ struct PanelSlice {
 };
 
 template <typename Element>
+void pack_one(const PanelSlice<Element>& slice, int64_t row, int64_t k) {
+  std::memcpy(slice.panel + k * slice.lanes + row,
+              slice.source + row * slice.stride_bytes + k * static_cast<int64_t>(sizeof(Element)), sizeof(Element));
+}
+
+template <typename Element>
 void pack_stripe(const PanelSlice<Element>& slice, int64_t begin, int64_t end) {
-  for (int64_t r = 0; r < slice.rows; ++r) {
-    const std::byte* row = slice.source + r * slice.stride_bytes;
-    Element* out = slice.panel + r;
-    for (int64_t k = begin; k < end; ++k) {
-      std::memcpy(out + k * slice.lanes, row + k * static_cast<int64_t>(sizeof(Element)), sizeof(Element));
-    }
+  using Bits = std::conditional_t<sizeof(Element) == 2, uint16_t, uint32_t>;
+  using Square = UnitSquare<Bits>;
+  constexpr int64_t kBytes = sizeof(Element);
+  const int64_t rows = slice.rows / Square::kSide * Square::kSide;
+  const int64_t whole = begin + (end - begin) / Square::kSide * Square::kSide;
+  for (int64_t r = 0; r < rows; r += Square::kSide) {
+    for (int64_t k = begin; k < whole; k += Square::kSide)
+      Square::transpose(slice.source + r * slice.stride_bytes + k * kBytes, slice.stride_bytes,
+                        reinterpret_cast<std::byte*>(slice.panel + k * slice.lanes + r), slice.lanes * kBytes);
   }
+  for (int64_t r = 0; r < slice.rows; ++r)
+    for (int64_t k = r < rows ? whole : begin; k < end; ++k) pack_one(slice, r, k);
 }
 
 template <typename Element>
@@ -189,16 +202,19 @@ void PackedMatrix::keep_rows(const TensorView& weight, ThreadPool& pool) {
 
 void PackedMatrix::interleave(const TensorView& weight, ThreadPool& pool) {
   const int64_t stride_bytes = dtype_bytes(weight.dtype, weight.strides[0]), blocks = k_ / block_type_->elements;
-  pool.parallel_for((n_ + kPanelStep - 1) / kPanelStep, 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t first = begin * kPanelStep; first < std::min(n_, end * kPanelStep); first += kPanelStep) {
-      const int64_t rows = std::min(kPanelStep, n_ - first);
-      for (int64_t b = 0; b < blocks; ++b) {
-        std::byte* group = group_of(first, b);
-        for (int64_t r = 0; r < rows; ++r) {
-          const std::byte* block = weight.data + (first + r) * stride_bytes + b * block_type_->bytes;
-          put_into_group(*panel_form_, block, r, group);
-        }
+  // A panel is one stretch of memory: its pages and lines have one writer.
+  pool.parallel_for(num_panels(), 1, [&](int64_t begin, int64_t end, int) {
+    for (int64_t first = begin * kPanel; first < std::min(n_, end * kPanel); first += kPanelStep) {
+      const std::byte* from = weight.data + first * stride_bytes;
+      std::byte* group = group_of(first, 0);
+      const int64_t group_stride = panel_width(first / kPanel) * block_type_->bytes;
+      if (first + kPanelStep <= n_) {
+        put_into_groups(*panel_form_, {from, stride_bytes, blocks}, group, group_stride);
+        continue;
       }
+      for (int64_t b = 0; b < blocks; ++b, group += group_stride)
+        for (int64_t r = 0; r < n_ - first; ++r)
+          put_into_group(*panel_form_, from + r * stride_bytes + b * block_type_->bytes, r, group);
     }
   });
 }

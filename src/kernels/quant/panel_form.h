@@ -62,6 +62,13 @@ struct PanelForm {
 // Row `lane`'s block into a group, and back.
 void put_into_group(const PanelForm& form, const std::byte* block, int64_t lane, std::byte* group);
 void take_from_group(const PanelForm& form, const std::byte* group, int64_t lane, std::byte* block);
+// Successive blocks of kRows rows, `row_stride` bytes apart, into as many groups, `group_stride` bytes apart.
+struct RowsOfBlocks {
+  const std::byte* first = nullptr;
+  int64_t row_stride = 0;
+  int64_t count = 0;  // blocks of a row
+};
+void put_into_groups(const PanelForm& form, const RowsOfBlocks& rows, std::byte* groups, int64_t group_stride);
 
 // Of GGUF's types and of groups that share a scale; null for those without.
 const PanelForm* ggml_panel_form(std::string_view ggml_name);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include "kernels/quant/lattices.h"
 #include "kernels/quant/panel_form.h"
 #include "kernels/simd/nibble_table.h"
+#include "kernels/simd/transpose_units.h"
 
 namespace coluber {
 namespace {
@@ -160,6 +162,45 @@ void put_into_group(const PanelForm& form, const std::byte* block, int64_t lane,
       *to = block[offset];
     }
   });
+}
+
+namespace {
+
+// `count` units at `from` of each of kRows rows to `to`, unit by unit.
+template <typename Unit>
+void put_units(const std::byte* from, int64_t row_stride, int64_t count, std::byte* to) {
+  using Square = UnitSquare<Unit>;
+  constexpr int64_t kBytes = sizeof(Unit), kColumn = PanelForm::kRows * kBytes;
+  if (count < Square::kSide) {
+    for (int64_t i = 0; i < count; ++i, from += kBytes, to += kColumn)
+      for (int64_t r = 0; r < PanelForm::kRows; ++r) std::memcpy(to + r * kBytes, from + r * row_stride, kBytes);
+    return;
+  }
+  for (int64_t i = 0; i < count; i += Square::kSide) {
+    const int64_t at = std::min(i, count - Square::kSide);  // the last square overlaps the one before
+    for (int64_t r = 0; r < PanelForm::kRows; r += Square::kSide)
+      Square::transpose(from + r * row_stride + at * kBytes, row_stride, to + at * kColumn + r * kBytes, kColumn);
+  }
+}
+
+}  // namespace
+
+void put_into_groups(const PanelForm& form, const RowsOfBlocks& rows, std::byte* groups, int64_t group_stride) {
+  const std::byte* from = rows.first;
+  for (int64_t b = 0; b < rows.count; ++b, groups += group_stride) {
+    std::byte* to = groups;
+    for (const PanelForm::Units& units : form.units) {
+      if (units.bytes == 4) {
+        put_units<uint32_t>(from, rows.row_stride, units.count, to);
+      } else if (units.bytes == 2) {
+        put_units<uint16_t>(from, rows.row_stride, units.count, to);
+      } else {
+        put_units<uint8_t>(from, rows.row_stride, units.count, to);
+      }
+      from += units.bytes * units.count;
+      to += units.bytes * units.count * PanelForm::kRows;
+    }
+  }
 }
 
 void take_from_group(const PanelForm& form, const std::byte* group, int64_t lane, std::byte* block) {
