@@ -2,6 +2,8 @@
 #include "text/tokenizer/byte_trie.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <numeric>
 
 namespace coluber {
@@ -18,28 +20,55 @@ struct Branch {
   uint32_t node;
 };
 
-}  // namespace
-
-void ByteTrie::extend() {
-  units_.resize(units_.size() + kBlock);
-  values_.resize(units_.size(), -1);
-  const auto blocks = static_cast<uint32_t>(units_.size() / kBlock);
-  first_open_block_ = blocks > kBlocksToTry ? blocks - kBlocksToTry : 0;
-}
-
-uint32_t ByteTrie::find_base(const std::vector<unsigned char>& labels) {
-  for (uint32_t block = first_open_block_;; ++block) {
-    if (block * kBlock >= units_.size()) extend();
-    for (uint32_t offset = 0; offset < kBlock; ++offset) {
-      const uint32_t base = block * kBlock + (offset ^ labels[0]);
-      if (units_[base ^ labels[0]].parent != kFree) continue;
-      if (std::all_of(labels.begin(), labels.end(),
-                      [&](unsigned char label) { return units_[base ^ label].parent == kFree; })) {
-        return base;
-      }
+// Which units no node uses yet, a bit each: the nodes of a real vocabulary crowd blocks until few units are free, and
+// looking at every unit for every node would take seconds.
+class FreeUnits {
+ public:
+  // The base of the first place where all labels (at least one) find a free unit.
+  uint32_t find_base(const std::vector<unsigned char>& labels) {
+    const size_t newest = blocks_.size() > kBlocksToTry ? blocks_.size() - kBlocksToTry : 0;
+    for (size_t block = newest;; ++block) {
+      if (block == blocks_.size()) blocks_.emplace_back();
+      if (blocks_[block].count < labels.size()) continue;
+      const auto first = static_cast<uint32_t>(block * kBlock);
+      if (const int place = first_fit(blocks_[block], labels); place >= 0)
+        return first + (static_cast<uint32_t>(place) ^ labels[0]);
     }
   }
-}
+  void take(uint32_t unit) {
+    Block& block = blocks_[unit / kBlock];
+    block.words[unit % kBlock / kWord] &= ~(uint64_t{1} << unit % kWord);
+    --block.count;
+  }
+  size_t size() const { return blocks_.size() * kBlock; }
+
+ private:
+  static constexpr uint32_t kWord = 64;
+  struct Block {
+    std::array<uint64_t, kBlock / kWord> words = {~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0}};
+    uint32_t count = kBlock;
+
+    bool is_free(uint32_t unit) const { return (words[unit / kWord] >> unit % kWord & 1) != 0; }
+  };
+
+  // Where in the block the first label goes; -1 for nowhere.
+  static int first_fit(const Block& block, const std::vector<unsigned char>& labels) {
+    for (uint32_t w = 0; w < block.words.size(); ++w) {
+      for (uint64_t left = block.words[w]; left != 0; left &= left - 1) {
+        const uint32_t place = w * kWord + static_cast<uint32_t>(std::countr_zero(left));
+        const uint32_t base = place ^ labels[0];
+        if (std::all_of(labels.begin() + 1, labels.end(),
+                        [&](unsigned char label) { return block.is_free(base ^ label); }))
+          return static_cast<int>(place);
+      }
+    }
+    return -1;
+  }
+
+  std::vector<Block> blocks_ = std::vector<Block>(1);
+};
+
+}  // namespace
 
 void ByteTrie::build(std::vector<std::pair<std::string_view, int32_t>> keys) {
   // Sorted through an order, so that equal keys stay in theirs.
@@ -54,6 +83,8 @@ void ByteTrie::build(std::vector<std::pair<std::string_view, int32_t>> keys) {
   for (const uint32_t at : order) sorted.push_back(keys[at]);
   keys.swap(sorted);
   units_[0].parent = kFree - 1;  // in use, and nobody's child
+  FreeUnits free;
+  free.take(0);
   std::vector<Branch> branches = {{0, keys.size(), 0, 0}};
   std::vector<unsigned char> labels;
   while (!branches.empty()) {
@@ -69,12 +100,15 @@ void ByteTrie::build(std::vector<std::pair<std::string_view, int32_t>> keys) {
       if (labels.empty() || labels.back() != label) labels.push_back(label);
     }
     if (labels.empty()) continue;
-    const uint32_t base = find_base(labels);
+    const uint32_t base = free.find_base(labels);
+    units_.resize(free.size());
+    values_.resize(free.size(), -1);
     units_[branch.node].base = base;
     size_t begin = branch.begin;
     for (const unsigned char label : labels) {
       size_t end = begin;
       while (end < branch.end && static_cast<unsigned char>(keys[end].first[branch.depth]) == label) ++end;
+      free.take(base ^ label);
       units_[base ^ label].parent = branch.node;
       branches.push_back({begin, end, branch.depth + 1, base ^ label});
       begin = end;

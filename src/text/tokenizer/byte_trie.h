@@ -34,12 +34,8 @@ class ByteTrie {
     uint32_t base = kFree;
     uint32_t parent = kFree;
   };
-  uint32_t find_base(const std::vector<unsigned char>& labels);
-  void extend();
-
   std::vector<Unit> units_ = std::vector<Unit>(256);
   std::vector<int32_t> values_ = std::vector<int32_t>(256, -1);
-  uint32_t first_open_block_ = 0;
 };
 
 }  // namespace coluber
