@@ -229,11 +229,11 @@ LoadedModel open_folder(const EngineOptions& options, const ModelFolder& folder)
   LoadedModel loaded;
   loaded.config = make_engine_config(options);
   if (is_gguf_file(folder.weights_path)) {
-    auto weights = std::make_unique<GgufWeights>(folder.weights_path);
+    loaded.pool = make_pool(options);
+    auto weights = std::make_unique<GgufWeights>(folder.weights_path, loaded.pool.get());
     loaded.path = folder.weights_path;
     loaded.config_json = weights->config_json();
     loaded.weights = std::move(weights);
-    loaded.pool = make_pool(options);
     return loaded;
   }
   loaded.path = folder.config_path.empty() ? folder.weights_path : folder.config_path;

@@ -29,8 +29,8 @@ bool is_first_gguf_file(std::string_view name) noexcept {
   return !is_split || tail.substr(0, 6) == kFirst.substr(0, 6);
 }
 
-GgufWeights::GgufWeights(const std::string& path)
-    : file_(path), architecture_(&gguf_architecture(file_)), sizes_(gguf_sizes(file_)) {
+GgufWeights::GgufWeights(const std::string& path, ThreadPool* pool)
+    : file_(path), architecture_(&gguf_architecture(file_)), sizes_(gguf_sizes(file_)), pool_(pool) {
   Sources sources;
   for (const GgufTensor& tensor : file_.tensors()) add(tensor, sources);
   for (auto& [name, parts] : sources) {
@@ -119,9 +119,9 @@ TensorView GgufWeights::get(std::string_view name) const {
   if (plan.offset()) return peek(name);
   const std::lock_guard lock(mutex_);
   Assembled& assembled = assembled_[std::string(name)];
-  if (assembled.data == nullptr) {
-    assembled.data.reset(new std::byte[static_cast<size_t>(std::max<int64_t>(plan.size_bytes(), 1))]);
-    plan.assemble(file_, assembled.data.get());
+  if (assembled.data.get() == nullptr) {
+    assembled.data = spare_.take(plan.size_bytes());
+    plan.assemble(file_, assembled.data.get(), pool_);
   }
   ++assembled.takers;
   return TensorView::contiguous(assembled.data.get(), plan.dtype(), plan.shape());
@@ -144,7 +144,9 @@ void GgufWeights::release(const TensorView& view) const noexcept {
     const std::byte* data = item->second.data.get();
     const auto size = static_cast<size_t>(plans_.find(item->first)->second.size_bytes());
     if (view.data < data || view.data >= data + size) continue;
-    if (bytes == size && --item->second.takers == 0) assembled_.erase(item);
+    if (bytes != size || --item->second.takers > 0) return;
+    spare_.put_back(std::move(item->second.data));
+    assembled_.erase(item);
     return;
   }
   file_.release({view.data, bytes});

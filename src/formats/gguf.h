@@ -18,12 +18,15 @@
 #include "formats/gguf_file.h"
 #include "formats/gguf_rules.h"
 #include "formats/gguf_tensor.h"
+#include "formats/load_buffer.h"
 
 namespace coluber {
 
 class GgufWeights final : public WeightSource {
  public:
-  explicit GgufWeights(const std::string& path);
+  // `pool`: whose threads put tensors together that are not stored as they are, while nobody else uses it; null: the
+  // caller's alone.
+  explicit GgufWeights(const std::string& path, ThreadPool* pool = nullptr);
 
   std::string config_json() const { return architecture_->config(file_); }
   const GgufFile& file() const noexcept { return file_; }
@@ -37,7 +40,7 @@ class GgufWeights final : public WeightSource {
 
  private:
   struct Assembled {
-    std::unique_ptr<std::byte[]> data;
+    LoadBuffer data;
     int64_t takers = 0;
   };
   using Sources = std::map<std::string, std::vector<GgufSource>, std::less<>>;
@@ -49,9 +52,11 @@ class GgufWeights final : public WeightSource {
   GgufFile file_;
   const GgufArchitecture* architecture_;
   GgufSizes sizes_;
+  ThreadPool* pool_;
   std::map<std::string, GgufTensorPlan, std::less<>> plans_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, Assembled, std::less<>> assembled_;
+  mutable SpareBuffer spare_;
 };
 
 bool is_gguf_file(std::string_view name) noexcept;

@@ -30,6 +30,35 @@ int64_t elements_together(DType dtype) {
   return blocks == nullptr ? 1 : blocks->elements;
 }
 
+// Calls body(begin, end, thread) over all rows, some 256 KiB at a time.
+template <typename Body>
+void for_each_run(ThreadPool* pool, int64_t rows, int64_t row_bytes, Body body) {
+  constexpr int64_t kBytes = 1 << 18;
+  if (pool == nullptr) {
+    body(0, rows, 0);
+  } else {
+    pool->parallel_for(rows, std::max<int64_t>(1, kBytes / std::max<int64_t>(row_bytes, 1)), body);
+  }
+}
+
+// Calls body(first, count) over all elements in pieces that hold whole blocks.
+template <typename Body>
+void for_each_piece(ThreadPool* pool, int64_t elements, Body body) {
+  constexpr int64_t kPiece = 1 << 14;
+  for_each_run(pool, (elements + kPiece - 1) / kPiece, kPiece * 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) body(i * kPiece, std::min(kPiece, elements - i * kPiece));
+  });
+}
+
+void change_values(V change, float scale, float* values, int64_t count) {
+  if (change == V::kAsStored) return;
+  for (float* value = values; value < values + count; ++value) {
+    if (change == V::kLogOfMinus) *value = std::log(-*value);
+    if (change == V::kMinusOne) *value -= 1.0f;
+    if (change == V::kRescaled) *value *= scale;
+  }
+}
+
 }  // namespace
 
 struct GgufTensorPlan::Part {
@@ -220,80 +249,101 @@ int64_t GgufTensorPlan::stored_column(int64_t column) const {
 }
 
 // In their own type; runs of columns are whole blocks.
-void GgufTensorPlan::copy_rows(const Part& part, const std::byte* data, std::byte*& out) const {
+void GgufTensorPlan::copy_rows(const Part& part, const std::byte* data, std::byte* out, ThreadPool* pool) const {
   const int64_t row_bytes = dtype_bytes(dtype_, part.cols);
   const bool tiles = part.rule->rows == R::kTiledColumns;
   const int64_t run = tiles ? sizes_.head_v_dim : part.cols, run_bytes = dtype_bytes(dtype_, run);
-  for (int64_t row = 0; row < part.rows; ++row) {
-    const std::byte* from = data + stored_row(part, row) * row_bytes;
-    for (int64_t column = 0; column < part.cols; column += run) {
-      const int64_t at = tiles ? dtype_bytes(dtype_, stored_column(column)) : 0;
-      std::memcpy(out, from + at, static_cast<size_t>(run_bytes));
-      out += run_bytes;
+  for_each_run(pool, part.rows, row_bytes, [&](int64_t begin, int64_t end, int) {
+    std::byte* to = out + begin * row_bytes;
+    for (int64_t row = begin; row < end; ++row) {
+      const std::byte* from = data + stored_row(part, row) * row_bytes;
+      for (int64_t column = 0; column < part.cols; column += run, to += run_bytes) {
+        const int64_t at = tiles ? dtype_bytes(dtype_, stored_column(column)) : 0;
+        std::memcpy(to, from + at, static_cast<size_t>(run_bytes));
+      }
     }
-  }
+  });
 }
 
-void GgufTensorPlan::convert_rows(const Part& part, const std::byte* data, float*& out) const {
+void GgufTensorPlan::convert_rows(const Part& part, const std::byte* data, float* out, ThreadPool* pool) const {
   const DType dtype = *part.tensor->dtype;
+  const int64_t cols = part.cols;
+  const auto change = [&](float* begin, int64_t count) { change_values(part.values, part.scale, begin, count); };
   if (keeps_order(*part.rule)) {
-    convert_to_float(data, dtype, part.rows * part.cols, out);
-    out += part.rows * part.cols;
+    for_each_piece(pool, part.rows * cols, [&](int64_t first, int64_t count) {
+      convert_to_float(data + dtype_bytes(dtype, first), dtype, count, out + first);
+      change(out + first, count);
+    });
     return;
   }
-  std::vector<float> stored(part.rule->rows == R::kTiledColumns ? static_cast<size_t>(part.cols) : 0);
-  for (int64_t row = 0; row < part.rows; ++row, out += part.cols) {
-    const std::byte* from = data + dtype_bytes(dtype, stored_row(part, row) * part.cols);
-    convert_to_float(from, dtype, part.cols, stored.empty() ? out : stored.data());
-    for (int64_t c = 0; !stored.empty() && c < part.cols; ++c) out[c] = stored[static_cast<size_t>(stored_column(c))];
-  }
+  // What bodies of a loop need is there before: they cannot fail.
+  const bool tiles = part.rule->rows == R::kTiledColumns;
+  std::vector<float> rows(tiles ? static_cast<size_t>(cols * (pool == nullptr ? 1 : pool->size())) : 0);
+  for_each_run(pool, part.rows, cols * static_cast<int64_t>(sizeof(float)),
+               [&](int64_t begin, int64_t end, int thread) {
+                 for (int64_t row = begin; row < end; ++row) {
+                   float* to = out + row * cols;
+                   float* stored = tiles ? rows.data() + thread * cols : to;
+                   convert_to_float(data + dtype_bytes(dtype, stored_row(part, row) * cols), dtype, cols, stored);
+                   for (int64_t c = 0; tiles && c < cols; ++c) to[c] = stored[stored_column(c)];
+                   change(to, cols);
+                 }
+               });
 }
 
 // Each of the matrices in the last two dimensions.
-void GgufTensorPlan::turn(const Part& part, const std::byte* data, float*& out) const {
+void GgufTensorPlan::turn(const Part& part, const std::byte* data, float* out, ThreadPool* pool) const {
+  constexpr int64_t kAtOnce = 16;  // columns: those of a cache line
   const int64_t rows = part.last[0], cols = part.last[1], count = part.tensor->shape.count();
+  const DType dtype = *part.tensor->dtype;
   std::vector<float> stored(static_cast<size_t>(count));
-  convert_to_float(data, *part.tensor->dtype, count, stored.data());
-  for (const float* matrix = stored.data(); matrix < stored.data() + count; matrix += rows * cols) {
-    for (int64_t c = 0; c < cols; ++c)
-      for (int64_t r = 0; r < rows; ++r) *out++ = matrix[r * cols + c];
-  }
+  for_each_piece(pool, count, [&](int64_t first, int64_t of_piece) {
+    convert_to_float(data + dtype_bytes(dtype, first), dtype, of_piece, stored.data() + first);
+    change_values(part.values, part.scale, stored.data() + first, of_piece);
+  });
+  const int64_t strips = (cols + kAtOnce - 1) / kAtOnce;
+  for_each_run(pool, count / (rows * cols) * strips, rows * kAtOnce * 4, [&](int64_t begin, int64_t end, int) {
+    for (int64_t strip = begin; strip < end; ++strip) {
+      const int64_t matrix = strip / strips * rows * cols, first = strip % strips * kAtOnce;
+      const float* from = stored.data() + matrix;
+      float* to = out + matrix;
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = first; c < std::min(cols, first + kAtOnce); ++c) to[c * rows + r] = from[r * cols + c];
+    }
+  });
 }
 
-void GgufTensorPlan::join_latent(const std::vector<Part>& parts, const GgufFile& file, float* out) const {
+void GgufTensorPlan::join_latent(const std::vector<Part>& parts, const GgufFile& file, float* out,
+                                 ThreadPool* pool) const {
   const Shape &k = parts[0].tensor->shape, &v = parts[1].tensor->shape;
   std::vector<float> keys(static_cast<size_t>(k.count())), values(static_cast<size_t>(v.count()));
-  float *keys_end = keys.data(), *values_end = values.data();
-  turn(parts[0], file.data_of(*parts[0].tensor), keys_end);
-  convert_to_float(file.data_of(*parts[1].tensor), *parts[1].tensor->dtype, v.count(), values_end);
+  turn(parts[0], file.data_of(*parts[0].tensor), keys.data(), pool);
+  const std::byte* data = file.data_of(*parts[1].tensor);
+  const DType dtype = *parts[1].tensor->dtype;
+  for_each_piece(pool, v.count(), [&](int64_t first, int64_t count) {
+    convert_to_float(data + dtype_bytes(dtype, first), dtype, count, values.data() + first);
+    change_values(parts[1].values, parts[1].scale, values.data() + first, count);
+  });
   for (int64_t head = 0; head < k[0]; ++head) {
     out = std::copy_n(keys.data() + head * k[1] * k[2], k[1] * k[2], out);
     out = std::copy_n(values.data() + head * v[1] * v[2], v[1] * v[2], out);
   }
 }
 
-void GgufTensorPlan::assemble(const GgufFile& file, std::byte* out) const {
+void GgufTensorPlan::assemble(const GgufFile& file, std::byte* out, ThreadPool* pool) const {
   std::vector<Part> parts;
   for (const GgufSource& source : sources_) parts.push_back(part_of(source));
-  if (is_latent(*parts[0].rule)) return join_latent(parts, file, reinterpret_cast<float*>(out));
+  if (is_latent(*parts[0].rule)) return join_latent(parts, file, reinterpret_cast<float*>(out), pool);
   for (const Part& part : parts) {
     const std::byte* data = file.data_of(*part.tensor);
-    if (*part.tensor->dtype == dtype_ && part.values == V::kAsStored && !turns(*part.rule)) {
-      copy_rows(part, data, out);
-      continue;
-    }
-    float *begin = reinterpret_cast<float*>(out), *end = begin;
     if (turns(*part.rule)) {
-      turn(part, data, end);
+      turn(part, data, reinterpret_cast<float*>(out), pool);
+    } else if (*part.tensor->dtype == dtype_ && part.values == V::kAsStored) {
+      copy_rows(part, data, out, pool);
     } else {
-      convert_rows(part, data, end);
+      convert_rows(part, data, reinterpret_cast<float*>(out), pool);
     }
-    for (float* value = begin; value < end; ++value) {
-      if (part.values == V::kLogOfMinus) *value = std::log(-*value);
-      if (part.values == V::kMinusOne) *value -= 1.0f;
-      if (part.values == V::kRescaled) *value *= part.scale;
-    }
-    out = reinterpret_cast<std::byte*>(end);
+    out += dtype_bytes(dtype_, part.rows * part.cols);
   }
 }
 

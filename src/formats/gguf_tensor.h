@@ -2,13 +2,15 @@
 //
 // One tensor as a checkpoint of Hugging Face has it, put together from those that a GGUF file stores: what the rules of
 // gguf_rules.h say, undone. Rows that are only moved stay in their type, blocks and all; where values change or move
-// within a row, the tensor is computed in float32. Owns nothing: the file and the rules outlive it. Immutable.
+// within a row, the tensor is computed in float32. Owns nothing: the file and the rules outlive it. Immutable; who has
+// a pool of threads lends it to one caller at a time.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "coluber/tensor_view.h"
 #include "formats/gguf_rules.h"
 
@@ -37,8 +39,8 @@ class GgufTensorPlan {
   int64_t size_bytes() const { return dtype_bytes(dtype_, shape_.count()); }
   // Where it lies in the first source, in bytes, if it is there as it is.
   std::optional<int64_t> offset() const noexcept { return offset_; }
-  // Into size_bytes() bytes, aligned to the dtype's element.
-  void assemble(const GgufFile& file, std::byte* out) const;
+  // Into size_bytes() bytes, aligned to the dtype's element; on the threads of the pool, where there is one.
+  void assemble(const GgufFile& file, std::byte* out, ThreadPool* pool = nullptr) const;
 
  private:
   struct Part;  // what one source gives
@@ -47,10 +49,10 @@ class GgufTensorPlan {
   void set_shape(const std::vector<Part>& parts);
   int64_t stored_row(const Part& part, int64_t row) const;
   int64_t stored_column(int64_t column) const;
-  void copy_rows(const Part& part, const std::byte* data, std::byte*& out) const;
-  void convert_rows(const Part& part, const std::byte* data, float*& out) const;
-  void turn(const Part& part, const std::byte* data, float*& out) const;
-  void join_latent(const std::vector<Part>& parts, const GgufFile& file, float* out) const;
+  void copy_rows(const Part& part, const std::byte* data, std::byte* out, ThreadPool* pool) const;
+  void convert_rows(const Part& part, const std::byte* data, float* out, ThreadPool* pool) const;
+  void turn(const Part& part, const std::byte* data, float* out, ThreadPool* pool) const;
+  void join_latent(const std::vector<Part>& parts, const GgufFile& file, float* out, ThreadPool* pool) const;
   [[noreturn]] void refuse(const GgufTensor& tensor, const std::string& problem) const;
 
   std::vector<GgufSource> sources_;

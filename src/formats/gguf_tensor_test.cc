@@ -99,6 +99,10 @@ class GgufTensors : public testing::Test, public TemporaryFolder {
     dtype = plan.dtype();
     std::vector<std::byte> bytes(static_cast<size_t>(plan.size_bytes()));
     plan.assemble(file, bytes.data());
+    static ThreadPool pool(3);
+    std::vector<std::byte> by_threads(bytes.size());
+    plan.assemble(file, by_threads.data(), &pool);
+    EXPECT_EQ(by_threads, bytes);
     return floats_of(TensorView::contiguous(bytes.data(), dtype, shape));
   }
   std::string refusal(const std::string& file) const {
@@ -162,6 +166,20 @@ TEST_F(GgufTensors, MatricesAreTurned) {
   const GgufTensorRule rule{"t", "t", S::kAsStored, V::kAsStored, R::kTransposed};
   EXPECT_EQ(through(rule, {}, {2, 2, 3}), (std::vector<float>{0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11}));
   EXPECT_EQ(shape, (Shape{2, 3, 2}));
+}
+
+// `through` compares with what one thread makes; these are cut into many pieces.
+TEST_F(GgufTensors, AreTheSameByManyThreads) {
+  const GgufSizes sizes = delta_sizes(128);
+  EXPECT_EQ(through({"t", "t", S::kAsStored, V::kAsStored, R::kTiledRows}, sizes, {512, 1024}).size(), 512U * 1024);
+  EXPECT_EQ(through({"t", "t", S::kAsStored, V::kAsStored, R::kTiledColumns}, sizes, {700, 512}, kQ8).size(),
+            700U * 512);
+  EXPECT_EQ(through({"t", "t", S::kAsStored, V::kMinusOne, R::kTiledColumns}, sizes, {700, 512}, kQ8).size(),
+            700U * 512);
+  EXPECT_EQ(through({"t", "t", S::kAsStored, V::kMinusOne}, {}, {300001})[300000], 299999.0f);
+  const std::vector<float> turned =
+      through({"t", "t", S::kAsStored, V::kAsStored, R::kTransposed}, sizes, {3, 301, 517});
+  EXPECT_EQ(turned[(2 * 517 + 400) * 301 + 300], static_cast<float>((2 * 301 + 300) * 517 + 400));
 }
 
 TEST_F(GgufTensors, ValuesAreUndone) {

@@ -9,9 +9,12 @@
 //   W[n, k] = (q[k, n] - zero[g, n]) * scales[g, n]
 //
 // Of 4 bits, the eight values of a word stand for columns 0 2 4 6 1 3 5 7; of 8 bits, in order.
+#include <cstring>
+
 #include "base/dtype.h"
 #include "base/error.h"
 #include "formats/quantized_tensor.h"
+#include "kernels/simd/transpose_units.h"
 
 namespace coluber {
 namespace {
@@ -26,27 +29,32 @@ class Awq final : public QuantizedTensor {
   int bits = 4;
 
   void read_codes(int64_t first, int64_t count, uint8_t* out) const override {
+    using Square = UnitSquare<uint8_t>;
+    constexpr int64_t kSide = Square::kSide;
     const int64_t k = shape[1], row_bytes = words() * kWord;
     const std::byte* data = codes.data();
-    const int64_t each = 32 / bits, words = count / each;  // strips begin at whole words
-    uint8_t of_word[8];
-    for (int64_t i = 0; i < k; ++i) {
-      const std::byte* row = data + i * row_bytes;
-      for (int64_t w = 0; w < words; ++w) {
-        unpack_word(row + (first / each + w) * kWord, bits, of_word);
-        for (int64_t j = 0; j < each; ++j) out[(w * each + j) * k + i] = of_word[bits == 4 ? kPlaces[j] : j];
+    // Strips begin at whole words. Where a strip or K ends within a square, one by one.
+    const int64_t rows = count / kSide * kSide, whole = k / kSide * kSide;
+    std::byte square[kSide * kSide];
+    for (int64_t r = 0; r < rows; r += kSide) {
+      for (int64_t i = 0; i < whole; i += kSide) {
+        for (int64_t j = 0; j < kSide; ++j)
+          in_order(data + (i + j) * row_bytes + (first + r) * bits / 8, square + j * kSide);
+        Square::transpose(square, kSide, reinterpret_cast<std::byte*>(out + r * k + i), k);
       }
-      for (int64_t r = words * each; r < count; ++r) out[r * k + i] = value(row, first + r);
     }
+    for (int64_t r = 0; r < count; ++r)
+      for (int64_t i = r < rows ? whole : 0; i < k; ++i) out[r * k + i] = value(data + i * row_bytes, first + r);
   }
 
   void read_scales(int64_t first, int64_t count, float* out, uint8_t* zeros) const override {
     const int64_t n = shape[0], row_bytes = words() * kWord;
     const std::byte *scale = scales.data(), *zero = zero_points.data();
+    std::vector<float> of_group(static_cast<size_t>(count));
     for (int64_t g = 0; g < num_groups; ++g) {
+      convert_to_float(scale + dtype_bytes(scales.dtype(), g * n + first), scales.dtype(), count, of_group.data());
       for (int64_t r = 0; r < count; ++r) {
-        convert_to_float(scale + dtype_bytes(scales.dtype(), g * n + first + r), scales.dtype(), 1,
-                         out + r * num_groups + g);
+        out[r * num_groups + g] = of_group[static_cast<size_t>(r)];
         zeros[r * num_groups + g] = value(zero + g * row_bytes, first + r);
       }
     }
@@ -54,6 +62,24 @@ class Awq final : public QuantizedTensor {
 
  private:
   int64_t words() const { return codes.shape()[1]; }
+  // The values of sixteen columns, a byte each.
+  void in_order(const std::byte* from, std::byte* out) const {
+    if (bits == 8) {
+      std::memcpy(out, from, 16);
+      return;
+    }
+    for (int i = 0; i < 2; ++i) {
+      uint32_t word = 0;
+      std::memcpy(&word, from + i * kWord, sizeof word);
+      const uint64_t values = spread(word & 0xFFFF) | spread(word >> 16) << 8;
+      std::memcpy(out + i * 8, &values, sizeof values);
+    }
+  }
+  // Four values to every second byte.
+  static uint64_t spread(uint64_t values) {
+    values = (values | values << 24) & 0x000000FF000000FF;
+    return (values | values << 12) & 0x000F000F000F000F;
+  }
   uint8_t value(const std::byte* row, int64_t n) const {
     const int64_t place = bits == 4 ? n / 8 * 8 + kPlaces[n % 8] : n;
     return static_cast<uint8_t>(packed_value(row, place, bits, 1));

@@ -29,9 +29,15 @@ class Gptq final : public QuantizedTensor {
     const std::byte* words = codes.data() + first * kWord;
     const int64_t each = 32 % bits == 0 ? 32 / bits : 0;  // codes of a word; 0: codes run over words
     const int64_t whole = each == 0 ? 0 : k / each * each;
-    for (int64_t i = 0; i < whole; i += each, words += n * kWord)
-      for (int64_t r = 0; r < count; ++r) unpack_word(words + r * kWord, bits, out + r * k + i);
-    words = codes.data() + first * kWord;
+    // Rows whose length is a power of two meet in one set of the first-level cache: no more at once than it has ways.
+    constexpr int64_t kAtOnce = 8;
+    for (int64_t begin = 0; begin < count; begin += kAtOnce) {
+      const int64_t end = std::min(count, begin + kAtOnce);
+      for (int64_t i = 0; i < whole; i += each) {
+        const std::byte* row = words + i / each * n * kWord;
+        for (int64_t r = begin; r < end; ++r) unpack_word(row + r * kWord, bits, out + r * k + i);
+      }
+    }
     for (int64_t i = whole; i < k; ++i)
       for (int64_t r = 0; r < count; ++r)
         out[r * k + i] = static_cast<uint8_t>(packed_value(words + r * kWord, i, bits, n));
@@ -40,10 +46,11 @@ class Gptq final : public QuantizedTensor {
   void read_scales(int64_t first, int64_t count, float* out, uint8_t* zeros) const override {
     const int64_t n = shape[0], words = packed_words(n, bits);
     const std::byte *scale = scales.data(), *zero = zero_points.data();
+    std::vector<float> of_group(static_cast<size_t>(count));
     for (int64_t g = 0; g < num_groups; ++g) {
+      convert_to_float(scale + dtype_bytes(scales.dtype(), g * n + first), scales.dtype(), count, of_group.data());
       for (int64_t r = 0; r < count; ++r) {
-        convert_to_float(scale + dtype_bytes(scales.dtype(), g * n + first + r), scales.dtype(), 1,
-                         out + r * num_groups + g);
+        out[r * num_groups + g] = of_group[static_cast<size_t>(r)];
         // A stored 15 of 4 bits is the zero point 0: one less than 0 that has gone round.
         const uint32_t stored = packed_value(zero + g * words * kWord, first + r, bits, 1);
         const uint32_t value = zeros_less_one ? (stored + 1) & ((1U << bits) - 1) : stored;

@@ -11,7 +11,7 @@ namespace coluber {
 namespace {
 
 // Rows that are read at a time: the schemes that store columns have as many neighbours in a cache line.
-constexpr int64_t kRows = 32;
+constexpr int64_t kRows = 64;
 
 // Codes and scales of a few rows.
 struct Strip {
@@ -41,20 +41,13 @@ class Row {
       std::memcpy(out, scales_ + group, sizeof(float));
       if (scaled_code_has_zero(code)) out[sizeof(float)] = static_cast<std::byte>(zeros_[group]);
       out += scaled_codes_offset(code);
-      uint8_t gathered[kLargestScaledGroup];
-      const uint8_t* codes = codes_ + first;
-      if (!layout_.order.empty()) {
-        for (int64_t i = 0; i < layout_.block; ++i) gathered[i] = codes_[column(first + i)];
-        codes = gathered;
-      }
-      if (scaled_code_bits(code) == 8) {
-        std::memcpy(out, codes, static_cast<size_t>(layout_.block));
-        out += layout_.block;
+      const bool is_byte = scaled_code_bits(code) == 8;
+      if (layout_.order.empty()) {
+        put_codes(codes_ + first, is_byte, out);
       } else {
-        for (int64_t i = 0; i < layout_.block / 2; ++i)
-          out[i] = static_cast<std::byte>(codes[2 * i] | codes[2 * i + 1] << 4);
-        out += layout_.block / 2;
+        gather_codes(layout_.order.data() + first, is_byte, out);
       }
+      out += is_byte ? layout_.block : layout_.block / 2;
     }
   }
 
@@ -68,6 +61,30 @@ class Row {
   }
 
  private:
+  void put_codes(const uint8_t* codes, bool is_byte, std::byte* out) const {
+    if (is_byte) {
+      std::memcpy(out, codes, static_cast<size_t>(layout_.block));
+      return;
+    }
+    // Eight codes to four bytes.
+    for (int64_t i = 0; i < layout_.block; i += 8, out += 4) {
+      uint64_t eight;
+      std::memcpy(&eight, codes + i, sizeof eight);
+      eight = (eight | eight >> 4) & 0x00FF00FF00FF00FF;
+      eight = (eight | eight >> 8) & 0x0000FFFF0000FFFF;
+      const auto four = static_cast<uint32_t>(eight | eight >> 16);
+      std::memcpy(out, &four, sizeof four);
+    }
+  }
+  void gather_codes(const int32_t* columns, bool is_byte, std::byte* out) const {
+    const uint8_t* codes = codes_;
+    if (is_byte) {
+      for (int64_t i = 0; i < layout_.block; ++i) out[i] = static_cast<std::byte>(codes[columns[i]]);
+      return;
+    }
+    for (int64_t i = 0; i < layout_.block / 2; ++i)
+      out[i] = static_cast<std::byte>(codes[columns[2 * i]] | codes[columns[2 * i + 1]] << 4);
+  }
   int64_t column(int64_t i) const { return layout_.order.empty() ? i : layout_.order[static_cast<size_t>(i)]; }
   int64_t group_at(int64_t k) const {
     return tensor_.group_of.empty() ? k / tensor_.group : tensor_.group_of[static_cast<size_t>(k)];

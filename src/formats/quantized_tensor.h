@@ -106,6 +106,15 @@ uint32_t packed_value(const std::byte* words, int64_t index, int bits, int64_t s
 inline void unpack_word(const std::byte* from, int bits, uint8_t* values) noexcept {
   uint32_t word = 0;
   std::memcpy(&word, from, sizeof word);
+  if (bits == 4) {
+    // All eight at once: shift by shift each leaves its neighbour.
+    uint64_t spread = word;
+    spread = (spread | spread << 16) & 0x0000FFFF0000FFFF;
+    spread = (spread | spread << 8) & 0x00FF00FF00FF00FF;
+    spread = (spread | spread << 4) & 0x0F0F0F0F0F0F0F0F;
+    std::memcpy(values, &spread, sizeof spread);
+    return;
+  }
   for (int i = 0; i < 32 / bits; ++i) values[i] = static_cast<uint8_t>((word >> (i * bits)) & ((1U << bits) - 1));
 }
 // Words that `count` values take.

@@ -37,7 +37,7 @@ constexpr std::string_view kUnneeded[] = {"input_scale",       "input_global_sca
 struct QuantizedWeights::Weight {
   std::unique_ptr<QuantizedTensor> tensor;
   RowLayout layout;
-  std::unique_ptr<std::byte[]> rows;
+  LoadBuffer rows;
   std::vector<bool> released;  // by row
   int64_t num_released = 0;
 
@@ -100,8 +100,8 @@ TensorView QuantizedWeights::get(std::string_view name) const {
   const auto found = weights_.find(name);
   if (found == weights_.end()) return stored_->get(name);
   Weight& weight = *found->second;
-  if (weight.rows == nullptr) {
-    weight.rows.reset(new std::byte[static_cast<size_t>(std::max<int64_t>(weight.bytes(), 1))]);
+  if (weight.rows.get() == nullptr) {
+    weight.rows = spare_.take(weight.bytes());
     write_rows(*weight.tensor, weight.layout, pool_, weight.rows.get());
     weight.released.assign(static_cast<size_t>(weight.tensor->rows()), false);
     weight.num_released = 0;
@@ -146,7 +146,7 @@ void QuantizedWeights::release(const TensorView& view) const noexcept {
   }
   if (weight->num_released < rows) return;
   made_.erase(weight->rows.get());
-  weight->rows.reset();
+  spare_.put_back(std::move(weight->rows));
 }
 
 }  // namespace coluber

@@ -17,6 +17,7 @@
 
 #include "base/thread_pool.h"
 #include "coluber/model.h"
+#include "formats/load_buffer.h"
 #include "formats/quantized_rows.h"
 #include "formats/quantized_tensor.h"
 
@@ -49,6 +50,7 @@ class QuantizedWeights final : public WeightSource {
   std::map<std::string, std::unique_ptr<Weight>, std::less<>> weights_;
   std::map<std::string, bool, std::less<>> hidden_;   // names of parts
   mutable std::map<const std::byte*, Weight*> made_;  // by where their rows begin
+  mutable SpareBuffer spare_;
 };
 
 }  // namespace coluber
