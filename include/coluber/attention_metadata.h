@@ -26,6 +26,13 @@ struct BlockTableView {
   int32_t at(int64_t row, int64_t col) const noexcept { return data[row * stride + col]; }
 };
 
+// A state that is wanted from inside a row: the one after `offset` of the row's tokens, in block `block`.
+struct StateExport {
+  int32_t row = 0;
+  int32_t offset = 0;
+  int32_t block = 0;
+};
+
 struct CommonAttentionMetadata {
   std::span<const int32_t> query_start_loc;  // [R+1]
   std::span<const int32_t> seq_lens;         // [R] computed + scheduled
@@ -39,6 +46,8 @@ struct CommonAttentionMetadata {
   std::span<const int32_t> num_accepted_tokens;      // [R], speculative decoding; empty without
   std::span<const int32_t> num_decode_draft_tokens;  // [R], -1 where a row does no speculative decoding; empty without
   std::span<const int32_t> replayssm_decode_base;    // [R], replay; empty without
+  // By row, then offset; only where every recurrent layer can export there (get_prefill_checkpoint_alignment).
+  std::span<const StateExport> state_exports;
 
   int32_t query_len(int64_t row) const noexcept {
     return query_start_loc[static_cast<size_t>(row) + 1] - query_start_loc[static_cast<size_t>(row)];
@@ -83,9 +92,15 @@ struct BaseMambaAttentionMetadata : AttentionMetadata {
   std::vector<int32_t> num_accepted_tokens;   // [D], speculative decoding only
   std::vector<int32_t> seq_lens;              // [R]
   CausalConv1dMetadata conv;
-  // replay
+  // States that the engine wants from inside prefills: those of prefill p are [starts[p], starts[p + 1]).
+  std::vector<int32_t> export_starts_p;   // [P+1]; empty where none is wanted
+  std::vector<int32_t> export_offsets_p;  // tokens of the row before it
+  std::vector<int32_t> export_blocks_p;
+  // Replay: place in the ring and whether the state is written, of each decode; inputs in the ring of each prefill,
+  // which its state is to be written with before it is read.
   std::vector<int32_t> write_pos_d;
   std::vector<uint8_t> is_flush_d;
+  std::vector<int32_t> ring_counts_p;
   // Cache mode "all": state_indices_tensor_p and _d are whole rows of the block table, and these say which column a row
   // reads (last computed), the first that it fills, and the one that it leaves its state in (last scheduled).
   int64_t state_indices_p_cols = 1;

@@ -17,6 +17,8 @@
 
 namespace coluber {
 
+class ThreadPool;
+
 // How a kernel orders the elements of a state inside its contract shape. Part of the layout tag; undone by
 // `unpack_state` wherever a state leaves the engine.
 enum class StateLaneOrder : uint8_t {
@@ -82,6 +84,17 @@ class MambaBase : public AttentionLayerBase {
   bool supports_dcp() const noexcept override { return false; }
   virtual std::optional<int64_t> get_prefill_checkpoint_alignment() const { return std::nullopt; }
 
+  // Replay (CacheConfig::use_replayssm): a layer that has it keeps a slot's last inputs in a ring of
+  // replayssm_buffer_len places beside the states, and writes the states when the ring is full. Who steps the layer
+  // counts the inputs.
+  virtual bool supports_replayssm() const noexcept { return false; }
+  virtual std::vector<Shape> get_replayssm_shape() const { return {}; }  // float32; empty: no ring
+  // Writes the states of `slot` with its ring's `count` inputs in them: the ring is empty then.
+  virtual void fold_replayssm(int32_t slot, int32_t count, ThreadPool& pool);
+  const std::vector<TensorView>& replayssm_cache() const noexcept { return replayssm_cache_; }
+  // As bind_kv_cache, for the ring.
+  void bind_replayssm_cache(const TensorView& page, const std::vector<int64_t>& offsets);
+
   // Throws Error(kInvalidConfig) where the configuration has no mamba block size.
   KVCacheSpec get_kv_cache_spec(const EngineConfig& config) const override;
   const AttentionBackend& get_attn_backend() const override;
@@ -93,6 +106,7 @@ class MambaBase : public AttentionLayerBase {
 
  private:
   std::vector<TensorView> kv_cache_;
+  std::vector<TensorView> replayssm_cache_;
 };
 
 // Byte offsets of states in a page, packed back to back (alignment 1: the contract) or each at a multiple of

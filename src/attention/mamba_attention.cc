@@ -219,7 +219,35 @@ void BaseMambaMetadataBuilder::build_prefills(const CommonAttentionMetadata& com
     out.query_start_loc_p[i] = common.query_start_loc[static_cast<size_t>(out.num_decodes) + i] - first_token;
   for (size_t i = 0; i < prefills; ++i)
     out.has_initial_states_p[i] = common.num_computed(out.num_decodes + static_cast<int64_t>(i)) > 0 ? 1 : 0;
+  out.ring_counts_p.clear();
+  if (use_replayssm_ && !common.replayssm_decode_base.empty()) {
+    for (int64_t row = out.num_decodes; row < out.num_reqs; ++row)
+      out.ring_counts_p.push_back(
+          std::max(common.num_computed(row) - common.replayssm_decode_base[static_cast<size_t>(row)], 0));
+  }
   compute_causal_conv1d_metadata(out.query_start_loc_p, out.conv);
+}
+
+void BaseMambaMetadataBuilder::build_exports(const CommonAttentionMetadata& common,
+                                             BaseMambaAttentionMetadata& out) const {
+  out.export_starts_p.clear();
+  out.export_offsets_p.clear();
+  out.export_blocks_p.clear();
+  if (common.state_exports.empty()) return;
+  auto next = common.state_exports.begin();
+  for (int64_t row = out.num_decodes; row < out.num_reqs; ++row) {
+    out.export_starts_p.push_back(static_cast<int32_t>(out.export_offsets_p.size()));
+    for (; next != common.state_exports.end() && next->row == row; ++next) {
+      COLUBER_CHECK(next->offset > 0 && next->offset < common.query_len(row),
+                    "row {} of {} tokens: a state after {} of them is wanted", row, common.query_len(row),
+                    next->offset);
+      out.export_offsets_p.push_back(next->offset);
+      out.export_blocks_p.push_back(next->block);
+    }
+  }
+  out.export_starts_p.push_back(static_cast<int32_t>(out.export_offsets_p.size()));
+  COLUBER_CHECK(next == common.state_exports.end(), "a state is wanted from inside row {}, which is no prefill",
+                next->row);
 }
 
 void BaseMambaMetadataBuilder::build_block_positions(const CommonAttentionMetadata& common,
@@ -259,6 +287,7 @@ void BaseMambaMetadataBuilder::build(const CommonAttentionMetadata& common, Base
   gather_state_indices(common.block_table, out);
   build_decodes(common, out);
   build_prefills(common, out);
+  build_exports(common, out);
   build_block_positions(common, out);
 }
 

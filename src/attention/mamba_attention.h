@@ -76,6 +76,7 @@ class BaseMambaMetadataBuilder {
   void gather_state_indices(const BlockTableView& table, BaseMambaAttentionMetadata& out);
   void build_decodes(const CommonAttentionMetadata& common, BaseMambaAttentionMetadata& out);
   void build_prefills(const CommonAttentionMetadata& common, BaseMambaAttentionMetadata& out) const;
+  void build_exports(const CommonAttentionMetadata& common, BaseMambaAttentionMetadata& out) const;
   void build_block_positions(const CommonAttentionMetadata& common, BaseMambaAttentionMetadata& out) const;
 
   MambaSpec spec_;

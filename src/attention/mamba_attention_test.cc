@@ -304,6 +304,29 @@ TEST(UpdateBlockTable, ChangesOnlyIndicesAndFillsTheReceiversBuffers) {
   EXPECT_THROW(second.update_block_table(built, {other.data(), 3, 1, 1}), Error);
 }
 
+TEST(BaseMambaBuilder, StatesInsidePrefillsAreCountedByPrefill) {
+  Batch batch;
+  batch.query_lens = {1, 40, 8, 100};
+  batch.seq_lens = {11, 40, 24, 100};
+  batch.is_prefilling = {0, 1, 1, 1};
+  batch.block_table = {{1}, {2}, {3}, {4}};
+  BaseMambaMetadataBuilder builder(spec_of(MambaCacheMode::kNone, 0, 4096), {"layer"}, config_of(), "test");
+  BaseMambaAttentionMetadata out;
+  builder.build(batch.common(), out);
+  EXPECT_TRUE(out.export_starts_p.empty());
+  const std::vector<StateExport> wanted = {{1, 16, 7}, {1, 32, 8}, {3, 96, 9}};
+  CommonAttentionMetadata common = batch.common();
+  common.state_exports = wanted;
+  builder.build(common, out);
+  EXPECT_EQ(out.export_starts_p, (Ints{0, 2, 2, 3}));
+  EXPECT_EQ(out.export_offsets_p, (Ints{16, 32, 96}));
+  EXPECT_EQ(out.export_blocks_p, (Ints{7, 8, 9}));
+  for (const StateExport& wrong : {StateExport{0, 1, 7}, StateExport{1, 40, 7}, StateExport{2, 0, 7}}) {
+    common.state_exports = std::span(&wrong, 1);
+    EXPECT_THROW(builder.build(common, out), Error);
+  }
+}
+
 TEST(ChunkMetadata, StaysOnTheAbsoluteGridAndEndsAtCheckpoints) {
   ChunkMetadata out;
   compute_chunk_metadata(256, Ints{0, 300}, Ints{700, 300}, {}, out);

@@ -6,10 +6,8 @@
 #include "cache/state_tag.h"
 
 namespace coluber {
-namespace {
-
 // Whole sizes and names, no padding bytes: what is hashed is the same on every machine.
-std::string describe(const LayerStateSpec& layer, const StateLayout::Layer& placed) {
+std::string describe_placed(const LayerStateSpec& layer, const StateLayout::Layer& placed) {
   std::string text = fmt::format("{}@{}+{};", placed.layer_index, placed.offset, placed.page_bytes);
   for (size_t i = 0; i < layer.spec.shapes.size(); ++i) {
     const StateLaneOrder order = layer.lane_order.empty() ? StateLaneOrder::kContract : layer.lane_order[i];
@@ -17,6 +15,26 @@ std::string describe(const LayerStateSpec& layer, const StateLayout::Layer& plac
                         dtype_name(layer.spec.dtypes[i]), static_cast<int>(order));
   }
   return text;
+}
+
+namespace {
+
+void place_rings(const std::vector<LayerStateSpec>& layers, StateLayout& layout, std::string& description) {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const std::vector<Shape>& shapes = layers[i].ring_shapes;
+    if (shapes.empty()) continue;
+    if (layout.ring_count_offset < 0) {
+      layout.ring_count_offset = layout.slot_bytes;
+      layout.slot_bytes = checked_add(layout.slot_bytes, kStateAlignment);
+    }
+    StateLayout::Layer& placed = layout.layers[i];
+    placed.ring_offset = layout.slot_bytes;
+    placed.ring_offsets =
+        state_offsets(shapes, std::vector<DType>(shapes.size(), DType::kFloat32), kStateAlignment, &placed.ring_bytes);
+    placed.ring_bytes = round_up(placed.ring_bytes, kStateAlignment);
+    layout.slot_bytes = checked_add(layout.slot_bytes, placed.ring_bytes);
+    description += fmt::format("ring {}@{}+{};", placed.layer_index, placed.ring_offset, placed.ring_bytes);
+  }
 }
 
 }  // namespace
@@ -39,9 +57,11 @@ StateLayout make_state_layout(const std::vector<LayerStateSpec>& layers, StatePa
         state_offsets(layer.spec.shapes, layer.spec.dtypes, aligned ? kStateAlignment : 1, &placed.page_bytes);
     placed.page_bytes = aligned ? round_up(placed.page_bytes, kStateAlignment) : layer.spec.page_size_bytes();
     layout.slot_bytes = round_up(checked_add(placed.offset, placed.page_bytes), kStateAlignment);
-    description += describe(layer, placed);
+    description += describe_placed(layer, placed);
     layout.layers.push_back(std::move(placed));
   }
+  layout.state_bytes = layout.slot_bytes;
+  place_rings(layers, layout, description);
   layout.id = hash_text(description).low;
   return layout;
 }

@@ -27,7 +27,8 @@ struct LayerStateSpec {
   std::string layer_name;
   int layer_index = -1;
   MambaSpec spec;
-  std::vector<StateLaneOrder> lane_order;  // one a state; empty: kContract
+  std::vector<StateLaneOrder> lane_order = {};  // one a state; empty: kContract
+  std::vector<Shape> ring_shapes = {};          // float32: the last inputs of a layer that replays them; empty: none
 };
 
 struct StateLayout {
@@ -37,15 +38,24 @@ struct StateLayout {
     int64_t offset = 0;  // of the layer's page in a slot
     int64_t page_bytes = 0;
     std::vector<int64_t> state_offsets;  // in the page
+    int64_t ring_offset = 0;             // of the layer's ring in a slot
+    int64_t ring_bytes = 0;              // 0: none
+    std::vector<int64_t> ring_offsets;   // in the ring
   };
   StatePacking packing = StatePacking::kAligned;
   std::vector<Layer> layers;
-  int64_t slot_bytes = 0;  // 0: no recurrent layer
+  int64_t slot_bytes = 0;   // 0: no recurrent layer
+  int64_t state_bytes = 0;  // of them the states, from the first byte on; what a layout without rings has
+  // Where a slot counts (int32) the inputs in its rings, which all layers have alike; -1: no rings. Rings lie behind
+  // all states: who takes the states alone takes one range.
+  int64_t ring_count_offset = -1;
 
   // Equal exactly where two layouts place equal shapes, dtypes and lane orders at equal bytes; part of every state's
   // tag.
   uint64_t id = 0;
 };
+// What a layout's id is made of, for one layer.
+std::string describe_placed(const LayerStateSpec& layer, const StateLayout::Layer& placed);
 StateLayout make_state_layout(const std::vector<LayerStateSpec>& layers, StatePacking packing = StatePacking::kAligned);
 
 struct AttentionLayout {

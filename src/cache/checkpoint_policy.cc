@@ -77,6 +77,29 @@ bool keeps_step_end(const CheckpointPolicy& policy, const PromptFacts& facts, in
          position == prefill_checkpoint_position(facts.prompt_tokens, *policy.match_unit, policy.drop_last_block);
 }
 
+void inner_checkpoints(const CheckpointPolicy& policy, const PromptFacts& facts, const std::vector<int64_t>& planned,
+                       int64_t start, int64_t end, std::vector<int64_t>& positions) {
+  positions.clear();
+  if (policy.mode == MambaCacheMode::kAlign) {
+    const int64_t block = policy.block_size;
+    const int64_t tail =
+        policy.match_unit.value_or(block) < block
+            ? prefill_checkpoint_position(facts.prompt_tokens, *policy.match_unit, policy.drop_last_block)
+            : 0;
+    for (int64_t position = round_down(start, block) + block; position < end; position += block) {
+      if (tail > start && tail < position && tail > position - block) positions.push_back(tail);
+      if (is_retained(policy, facts, position)) positions.push_back(position);
+    }
+    if (tail > start && tail < end && tail > round_down(end - 1, block)) positions.push_back(tail);
+  } else {
+    for (const int64_t position : planned)
+      if (position > start && position < end) positions.push_back(position);
+  }
+  // The later ones save more.
+  const int64_t more = std::ssize(positions) - std::max<int64_t>(facts.max_checkpoints, 0);
+  if (more > 0) positions.erase(positions.begin(), positions.begin() + more);
+}
+
 AlignRule align_rule_of(const CheckpointPolicy& policy, int64_t max_chunk) {
   AlignRule rule;
   rule.block_size = policy.block_size;

@@ -38,6 +38,12 @@ void plan_checkpoints(const CheckpointPolicy& policy, const PromptFacts& facts, 
 // answers are computed.
 bool keeps_step_end(const CheckpointPolicy& policy, const PromptFacts& facts, int64_t position);
 
+// Where between `start` and `end` a step that runs over both leaves states, for layers that can export them from inside
+// a chunk; ascending, no more than facts.max_checkpoints. kAll and kAuto: of the `planned` ones. kAlign: block ends,
+// and the finest boundary before the prompt's end.
+void inner_checkpoints(const CheckpointPolicy& policy, const PromptFacts& facts, const std::vector<int64_t>& planned,
+                       int64_t start, int64_t end, std::vector<int64_t>& positions);
+
 // ---- mode align, by the contract's rules (chunk ends of a prefill) ---------------------------------------------
 
 struct AlignRule {

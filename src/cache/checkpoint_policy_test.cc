@@ -144,6 +144,33 @@ TEST(CheckpointPolicy, AutoKeepsToTheMemoryThereIs) {
   EXPECT_EQ(plan(policy_of(MambaCacheMode::kAuto), facts), (Positions{99984}));
 }
 
+TEST(CheckpointPolicy, StepsLeaveStatesAtThePlacesThatTheyRunOver) {
+  CheckpointPolicy policy;
+  policy.mode = MambaCacheMode::kAlign;
+  policy.block_size = 64;
+  PromptFacts facts;
+  facts.prompt_tokens = 250;
+  facts.max_checkpoints = 10;
+  Positions found;
+  const auto between = [&](int64_t start, int64_t end) {
+    inner_checkpoints(policy, facts, {100, 160, 200}, start, end, found);
+    return found;
+  };
+  EXPECT_EQ(between(0, 250), (Positions{64, 128, 192}));
+  EXPECT_EQ(between(64, 192), (Positions{128}));
+  EXPECT_EQ(between(65, 128), Positions{});
+  policy.match_unit = 16;  // the last place before the prompt's last token: 240
+  EXPECT_EQ(between(0, 250), (Positions{64, 128, 192, 240}));
+  EXPECT_EQ(between(200, 241), (Positions{240}));
+  EXPECT_EQ(between(200, 240), Positions{});
+  facts.max_checkpoints = 2;
+  EXPECT_EQ(between(0, 250), (Positions{192, 240}));
+  policy.mode = MambaCacheMode::kAuto;
+  facts.max_checkpoints = 10;
+  EXPECT_EQ(between(100, 200), (Positions{160}));
+  EXPECT_EQ(between(0, 250), (Positions{100, 160, 200}));
+}
+
 TEST(CheckpointPolicy, StepsThatEndAtBlocksAreKeptInTheContractsModes) {
   const PromptFacts facts{.prompt_tokens = 1000};
   EXPECT_TRUE(keeps_step_end(policy_of(MambaCacheMode::kAlign), facts, 512));

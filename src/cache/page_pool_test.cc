@@ -58,6 +58,55 @@ TEST(PagePool, MapsMemoryAsPagesGrowAndGivesItBack) {
   EXPECT_EQ(pool.mapped_bytes(), 0);
 }
 
+TEST(PagePool, CountsTheSlabsThatHoldFreePagesOnly) {
+  Device& device = cpu_device();
+  const int64_t slab = device.slab_bytes();
+  PagePool pool(device, "test", slab / 4, 64);
+  for (int i = 0; i < 11; ++i) ASSERT_TRUE(pool.allocate());  // pages 1 to 11, slabs 0 to 2
+  EXPECT_EQ(pool.idle_bytes(), 0);
+  for (const int32_t page : {4, 5, 6, 7, 8, 9, 10}) pool.release(page);
+  EXPECT_EQ(pool.idle_bytes(), slab);  // slab 2 still holds page 11
+  pool.release(11);
+  EXPECT_EQ(pool.idle_bytes(), 2 * slab);
+  pool.trim(slab);
+  EXPECT_EQ(pool.mapped_bytes(), 2 * slab);
+  EXPECT_EQ(pool.idle_bytes(), slab);
+  EXPECT_EQ(pool.allocate(), 4);  // the idle slab serves again
+  EXPECT_EQ(pool.idle_bytes(), 0);
+  EXPECT_EQ(pool.mapped_bytes(), 2 * slab);
+}
+
+TEST(PagePool, RunsAndSinglePagesShareOnePool) {
+  PagePool pages(cpu_device(), "pages", 256, 13);  // ids 1 to 12
+  PagePool runs(pages, "runs", 3);
+  EXPECT_EQ(runs.page_bytes(), 3 * 256);
+  EXPECT_EQ(runs.num_free(), 4);
+  EXPECT_EQ(runs.allocate(), 1);
+  EXPECT_EQ(pages.allocate(), 12);
+  EXPECT_EQ(runs.allocate(), 4);
+  EXPECT_EQ(pages.allocate(), 11);
+  EXPECT_EQ(runs.page(4) - runs.page(1), 3 * 256);
+  EXPECT_EQ(runs.page(4), pages.page(4));
+  EXPECT_EQ(runs.allocate(), 7);
+  EXPECT_EQ(pages.allocate(), 10);
+  EXPECT_EQ(runs.allocate(), std::nullopt);
+  EXPECT_EQ(pages.allocate(), std::nullopt);
+  runs.release(4);
+  EXPECT_EQ(pages.num_free(), 3);
+  EXPECT_EQ(pages.allocate(), 6) << "what was a run serves as pages";
+  EXPECT_EQ(runs.allocate(), std::nullopt) << "two neighbours are no run of three";
+  pages.release(6);
+  EXPECT_EQ(runs.allocate(), 4);
+  EXPECT_EQ(runs.num_used(), 3);
+  EXPECT_EQ(pages.num_used(), 3);
+  for (const int32_t id : {1, 4, 7}) EXPECT_TRUE(runs.release(id));
+  for (const int32_t id : {10, 11, 12}) EXPECT_TRUE(pages.release(id));
+  EXPECT_EQ(pages.num_free(), 12);
+  pages.trim();
+  EXPECT_EQ(pages.mapped_bytes(), 0);
+  EXPECT_THROW(PagePool(pages, "too long", 13), Error);
+}
+
 TEST(PagePool, PoisonIsNaNInEveryStateType) {
   PagePool pool(cpu_device(), "test", 64, 4);
   pool.set_poison(true);

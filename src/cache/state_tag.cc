@@ -49,11 +49,11 @@ void PrefixHash::extend(std::span<const int32_t> tokens) {
   for (const int32_t token : tokens) extend(token);
 }
 
-StateTagTable::StateTagTable(std::string pool_name, int64_t num_slots) : pool_name_(std::move(pool_name)) {
+StateTagTable::StateTagTable(std::string pool_name, int64_t num_slots)
+    : pool_name_(std::move(pool_name)), num_slots_(num_slots) {
   if (num_slots < 1)
     throw make_error(ErrorCode::kInvalidConfig, "tags of pool '{}': {} slots, expected at least 1", pool_name_,
                      num_slots);
-  tags_.resize(static_cast<size_t>(num_slots));
 }
 
 void StateTagTable::check_slot(int32_t slot) const {
@@ -63,7 +63,7 @@ void StateTagTable::check_slot(int32_t slot) const {
 
 void StateTagTable::expect(int32_t slot, const StateTag& expected) const {
   check_slot(slot);
-  const StateTag& tag = tags_[static_cast<size_t>(slot)];
+  const StateTag& tag = at(slot);
   COLUBER_CHECK(tag.written, "pool '{}': slot {} is read at position {} but nothing was written to it", pool_name_,
                 slot, expected.position);
   COLUBER_CHECK(tag.position == expected.position,
@@ -82,21 +82,24 @@ void StateTagTable::expect(int32_t slot, const StateTag& expected) const {
                   pool_name_, slot, tag.checksum->to_string(), expected.checksum->to_string());
 }
 
-void StateTagTable::advance(int32_t slot, const StateTag& tag) {
+StateTag& StateTagTable::held(int32_t slot) {
   check_slot(slot);
-  StateTag& held = tags_[static_cast<size_t>(slot)];
-  held = tag;
-  held.written = true;
+  if (static_cast<size_t>(slot) >= tags_.size()) tags_.resize(static_cast<size_t>(slot) + 1);
+  return tags_[static_cast<size_t>(slot)];
 }
 
-void StateTagTable::clear(int32_t slot) {
-  check_slot(slot);
-  tags_[static_cast<size_t>(slot)] = StateTag{};
+void StateTagTable::advance(int32_t slot, const StateTag& tag) {
+  StateTag& place = held(slot);
+  place = tag;
+  place.written = true;
 }
+
+void StateTagTable::clear(int32_t slot) { held(slot) = StateTag{}; }
 
 const StateTag& StateTagTable::at(int32_t slot) const {
+  static const StateTag kNothing;
   check_slot(slot);
-  return tags_[static_cast<size_t>(slot)];
+  return static_cast<size_t>(slot) < tags_.size() ? tags_[static_cast<size_t>(slot)] : kNothing;
 }
 
 }  // namespace coluber

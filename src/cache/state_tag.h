@@ -77,13 +77,15 @@ class StateTagTable {
   void advance(int32_t slot, const StateTag& tag);
   void clear(int32_t slot);  // nothing is known about the slot any more
   const StateTag& at(int32_t slot) const;
-  int64_t num_slots() const noexcept { return static_cast<int64_t>(tags_.size()); }
+  int64_t num_slots() const noexcept { return num_slots_; }
 
  private:
   void check_slot(int32_t slot) const;
+  StateTag& held(int32_t slot);
 
   std::string pool_name_;
-  std::vector<StateTag> tags_;
+  int64_t num_slots_;
+  std::vector<StateTag> tags_;  // as far as slots were ever written or cleared
 };
 
 }  // namespace coluber

@@ -40,9 +40,20 @@ struct StateSlots {
     if (is_fresh(row)) return nullptr;
     return static_cast<const char*>(base) + src[row * index_stride] * slot_stride_bytes;
   }
-  void* target(int64_t row) const noexcept {
-    return static_cast<char*>(base) + dst[row * index_stride] * slot_stride_bytes;
-  }
+  void* target(int64_t row) const noexcept { return at(dst[row * index_stride]); }
+  void* at(int32_t slot) const noexcept { return static_cast<char*>(base) + slot * slot_stride_bytes; }
+};
+
+// States inside rows, for whoever goes on from there later: those of row r are [starts[r], starts[r + 1]), ascending,
+// each the state after `offsets[i]` of the row's tokens (above 0, below their number), to be left in slot `slots[i]`,
+// which no row uses.
+struct StateExports {
+  const int32_t* starts = nullptr;  // [R+1]; null: none
+  const int32_t* offsets = nullptr;
+  const int32_t* slots = nullptr;
+
+  int64_t first(int64_t row) const noexcept { return starts != nullptr ? starts[row] : 0; }
+  int64_t last(int64_t row) const noexcept { return starts != nullptr ? starts[row + 1] : 0; }
 };
 
 // One element, for references and tests.

@@ -8,9 +8,8 @@
 
 namespace coluber {
 
-CacheLayouts make_cache_layouts(const EngineConfig& config, StatePacking packing) {
-  std::vector<LayerStateSpec> states;
-  std::vector<LayerAttentionSpec> attention;
+LayerSpecs gather_layer_specs(const EngineConfig& config) {
+  LayerSpecs specs;
   for (const AttentionLayerBase* layer : config.layers) {
     const KVCacheSpec spec = layer->get_kv_cache_spec(config);
     if (const auto* mamba = std::get_if<MambaSpec>(&spec)) {
@@ -19,12 +18,24 @@ CacheLayouts make_cache_layouts(const EngineConfig& config, StatePacking packing
         throw make_error(ErrorCode::kInvalidConfig,
                          "layer '{}' gives a MambaSpec but is no MambaBase; derive it from MambaBase",
                          layer->layer_name());
-      states.push_back({layer->layer_name(), layer->layer_index(), *mamba, recurrent->get_state_lane_order()});
+      specs.states.push_back({layer->layer_name(), layer->layer_index(), *mamba, recurrent->get_state_lane_order(),
+                              recurrent->get_replayssm_shape()});
     } else {
-      attention.push_back({layer->layer_name(), layer->layer_index(), std::get<FullAttentionSpec>(spec)});
+      specs.attention.push_back({layer->layer_name(), layer->layer_index(), std::get<FullAttentionSpec>(spec)});
     }
   }
-  return {make_state_layout(states, packing), make_attention_layout(attention)};
+  return specs;
+}
+
+CacheLayouts make_cache_layouts(const EngineConfig& config, StatePacking packing) {
+  const LayerSpecs specs = gather_layer_specs(config);
+  return {make_state_layout(specs.states, packing), make_attention_layout(specs.attention), 0};
+}
+
+CacheLayouts make_shared_cache_layouts(const EngineConfig& config) {
+  const LayerSpecs specs = gather_layer_specs(config);
+  SharedLayout shared = make_shared_layout(specs.states, specs.attention);
+  return {std::move(shared.state), std::move(shared.attention), shared.blocks_per_slot};
 }
 
 namespace {
@@ -34,7 +45,7 @@ TensorView page_view(const PagePool& pool, int64_t offset, int64_t page_bytes) {
   view.data = pool.base() + offset;
   view.dtype = DType::kInt8;
   view.shape = Shape{pool.max_pages(), 1, 1, page_bytes};
-  view.strides = Shape{pool.page_bytes(), page_bytes, page_bytes, 1};
+  view.strides = Shape{pool.stride_bytes(), page_bytes, page_bytes, 1};
   return view;
 }
 
@@ -60,6 +71,8 @@ void bind_state_layers(const EngineConfig& config, const StateLayout& layout, co
     auto* layer = dynamic_cast<MambaBase*>(&layer_at(config, placed.layer_index, placed.layer_name));
     COLUBER_CHECK(layer != nullptr, "layer '{}' is no MambaBase", placed.layer_name);
     layer->bind_kv_cache(page_view(pool, placed.offset, placed.page_bytes), placed.state_offsets);
+    if (placed.ring_bytes > 0)
+      layer->bind_replayssm_cache(page_view(pool, placed.ring_offset, placed.ring_bytes), placed.ring_offsets);
   }
 }
 

@@ -12,18 +12,29 @@
 
 #include "cache/cache_layout.h"
 #include "cache/page_pool.h"
+#include "cache/shared_layout.h"
 #include "coluber/backend.h"
 #include "coluber/config.h"
 #include "coluber/mamba_base.h"
 
 namespace coluber {
 
+// What every registered layer asks for.
+struct LayerSpecs {
+  std::vector<LayerStateSpec> states;
+  std::vector<LayerAttentionSpec> attention;
+};
+LayerSpecs gather_layer_specs(const EngineConfig& config);
+
 struct CacheLayouts {
   StateLayout state;
   AttentionLayout attention;
+  int64_t blocks_per_slot = 0;  // of the pool that attention pages come from; 0: states have a pool of their own
 };
 // Asks every registered layer for its spec.
 CacheLayouts make_cache_layouts(const EngineConfig& config, StatePacking packing = StatePacking::kAligned);
+// Pages of one size (cache/shared_layout.h); the configuration has the unified block size and padding.
+CacheLayouts make_shared_cache_layouts(const EngineConfig& config);
 
 // Hands each recurrent layer its pages in `pool`, whose pages are slots of the layout. Throws Error(kInvalidConfig)
 // where the pool's page size is not the layout's.

@@ -113,4 +113,14 @@ void MambaBase::bind_kv_cache(const TensorView& page, const std::vector<int64_t>
   kv_cache_ = bind_state_views(page, get_state_shape(), get_state_dtype(), offsets);
 }
 
+void MambaBase::bind_replayssm_cache(const TensorView& page, const std::vector<int64_t>& offsets) {
+  const std::vector<Shape> shapes = get_replayssm_shape();
+  replayssm_cache_ = bind_state_views(page, shapes, std::vector<DType>(shapes.size(), DType::kFloat32), offsets);
+}
+
+void MambaBase::fold_replayssm(int32_t slot, int32_t count, ThreadPool&) {
+  throw make_error(ErrorCode::kInternal, "layer '{}' has no ring, and {} inputs of slot {} are to be taken from it",
+                   layer_name(), count, slot);
+}
+
 }  // namespace coluber

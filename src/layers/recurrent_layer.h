@@ -47,6 +47,13 @@ StateSlots slots_in(const TensorView& state, const int32_t* indices, const uint8
 StateSlots decode_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
 StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
 
+// The states that the step wants from inside its prefills; none where it wants none.
+StateExports prefill_exports(const BaseMambaAttentionMetadata& metadata);
+// The windows of a convolution over `x` (the step's first token on) at those places. Before the convolution, which
+// overwrites the windows that the rows begin with.
+void export_conv_windows(const CausalConv1dArgs& args, const BaseMambaAttentionMetadata& metadata,
+                         const TensorView& state);
+
 // A step's rows for one state: decodes of a token each, from the first token on, then prefills.
 struct StepRows {
   int64_t decodes = 0;

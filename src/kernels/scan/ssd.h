@@ -45,6 +45,7 @@ struct SsdArgs {
   float* y = nullptr;        // [T, H, P]; may be x
   int64_t y_stride = 0;
   StateSlots state;                          // (H, P, N)
+  StateExports exports;                      // of the chunk scan; a chunk ends at each, which changes rounding only
   const int32_t* query_start_loc = nullptr;  // [R+1]; not read by the update, whose row r is token r
   int64_t rows = 0;
   int64_t num_heads = 0;

@@ -162,15 +162,40 @@ inline void ssd_chunk(const SsdArgs& args, const SsdPlan& plan, const SsdScratch
   }
 }
 
+// A few tokens, or bits that must not depend on where a prompt was cut: each token sweeps over the state.
+template <typename S>
+inline void ssd_row_by_tokens(const SsdArgs& args, int64_t row, int64_t h0, int64_t h1) {
+  const int64_t begin = args.query_start_loc[row], end = args.query_start_loc[row + 1];
+  const int64_t head_elements = args.head_dim * args.state_size;
+  for (int64_t h = h0; h < h1; ++h) {
+    int64_t next = args.exports.first(row);
+    for (int64_t t = begin; t < end; ++t) {
+      ssd_step_token<S>(args, row, t, h, t == begin);
+      if (next == args.exports.last(row) || t + 1 - begin != args.exports.offsets[next]) continue;
+      std::memcpy(static_cast<S*>(args.state.at(args.exports.slots[next])) + h * head_elements,
+                  static_cast<const S*>(args.state.target(row)) + h * head_elements,
+                  static_cast<size_t>(head_elements) * sizeof(S));
+      ++next;
+    }
+  }
+}
+
+template <typename S>
+inline void ssd_store_states(const SsdArgs& args, const SsdPlan& plan, const SsdScratch& s, void* slot, int64_t h0,
+                             int64_t h1) {
+  for (int64_t h = h0; h < h1; ++h) {
+    ssd_store_state(s.states + (h - h0) * args.state_size * plan.np, args.head_dim, args.state_size, plan.np,
+                    static_cast<S*>(slot) + h * args.head_dim * args.state_size);
+  }
+}
+
 template <typename S>
 inline void ssd_row(const SsdArgs& args, const SsdPlan& plan, const SsdScratch& s, int64_t row, int64_t h0,
                     int64_t h1) {
   const int64_t begin = args.query_start_loc[row], end = args.query_start_loc[row + 1];
   const int64_t head_elements = args.head_dim * args.state_size;
   if (end > begin && (end - begin < kSsdMinChunked || args.chunk_size == 1)) {
-    for (int64_t h = h0; h < h1; ++h) {
-      for (int64_t t = begin; t < end; ++t) ssd_step_token<S>(args, row, t, h, t == begin);
-    }
+    ssd_row_by_tokens<S>(args, row, h0, h1);
     return;
   }
   const S* source = static_cast<const S*>(args.state.source(row));
@@ -178,12 +203,15 @@ inline void ssd_row(const SsdArgs& args, const SsdPlan& plan, const SsdScratch& 
     ssd_load_state(source == nullptr ? nullptr : source + h * head_elements, args.head_dim, args.state_size, plan.np,
                    s.states + (h - h0) * args.state_size * plan.np);
   }
-  for (int64_t t = begin; t < end; t += plan.chunk) ssd_chunk(args, plan, s, t, std::min(plan.chunk, end - t), h0, h1);
-  S* target = static_cast<S*>(args.state.target(row));
-  for (int64_t h = h0; h < h1; ++h) {
-    ssd_store_state(s.states + (h - h0) * args.state_size * plan.np, args.head_dim, args.state_size, plan.np,
-                    target + h * head_elements);
+  int64_t next = args.exports.first(row);
+  for (int64_t t = begin; t < end;) {
+    const int64_t stop = next < args.exports.last(row) ? begin + args.exports.offsets[next] : end;
+    const int64_t q = std::min(plan.chunk, stop - t);
+    ssd_chunk(args, plan, s, t, q, h0, h1);
+    t += q;
+    if (t == stop && t < end) ssd_store_states<S>(args, plan, s, args.state.at(args.exports.slots[next++]), h0, h1);
   }
+  ssd_store_states<S>(args, plan, s, args.state.target(row), h0, h1);
 }
 
 inline void ssd_chunk_scan(const SsdArgs& args, ThreadPool& pool, Workspace& workspace) {

@@ -23,6 +23,11 @@ void scan(const SsdArgs& args, int64_t row, int64_t begin, int64_t end, int64_t 
   for (int64_t n = 0; n < args.state_size && source != nullptr; ++n) {
     s[n] = load_state_element(source, args.state.dtype, place + n);
   }
+  const auto store_to = [&](void* slot) {
+    for (int64_t n = 0; n < args.state_size; ++n)
+      store_state_element(slot, args.state.dtype, place + n, static_cast<float>(s[n]));
+  };
+  int64_t next = args.exports.first(row);
   for (int64_t t = begin; t < end; ++t) {
     const double dt = step_size(args, t, head);
     const double decay = std::exp(dt * args.a[head]);
@@ -35,11 +40,10 @@ void scan(const SsdArgs& args, int64_t row, int64_t begin, int64_t end, int64_t 
       y += s[n] * c[n];
     }
     args.y[t * args.y_stride + head * args.head_dim + p] = static_cast<float>(y);
+    if (next < args.exports.last(row) && t + 1 - begin == args.exports.offsets[next])
+      store_to(args.state.at(args.exports.slots[next++]));
   }
-  void* target = args.state.target(row);
-  for (int64_t n = 0; n < args.state_size; ++n) {
-    store_state_element(target, args.state.dtype, place + n, static_cast<float>(s[n]));
-  }
+  store_to(args.state.target(row));
 }
 
 void scan_row(const SsdArgs& args, int64_t row, int64_t begin, int64_t end) {

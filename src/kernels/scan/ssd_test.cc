@@ -98,6 +98,68 @@ TEST(Ssd, CandidatesAgreeOnEveryKindOfRow) {
   }
 }
 
+// What rows leave at places inside them is what rows that end there leave at their ends.
+TEST(Ssd, StatesInsideRowsAreThoseOfShorterRows) {
+  ThreadPool pool(2);
+  struct Row {
+    int64_t tokens;
+    std::vector<int32_t> offsets;
+    bool fresh;
+  };
+  const std::vector<Row> rows = {
+      {150, {1, 31, 32, 33, 100, 149}, true}, {70, {}, false}, {5, {1, 4}, false}, {64, {32}, false}};
+  for (const int64_t chunk : {0, 1, 16})
+    for (const auto& candidate : {ssd_chunk_scan().selected().function, ssd_chunk_scan().reference().function}) {
+      const Problem p{4, 32, 2, 48, DType::kFloat32, 0.0f, std::numeric_limits<float>::infinity(), chunk, true};
+      const Inputs inputs(p, 289);
+      const auto state_at = [&](size_t row, int32_t length) {  // alone, as a row of that length
+        int32_t begin = 0;
+        for (size_t r = 0; r < row; ++r) begin += static_cast<int32_t>(rows[r].tokens);
+        const int32_t loc[2] = {0, length}, slot = 1;
+        const uint8_t initial = rows[row].fresh ? 0 : 1;
+        StatePool states(2, inputs.state_elements(), p.dtype);
+        if (initial != 0) states.fill(1, 100 + row);
+        std::vector<float> y(static_cast<size_t>(length * inputs.inner()));
+        SsdArgs args = inputs.args(states.slots(&slot, &slot, &initial), loc, 1, y);
+        args.x += begin * args.x_stride;
+        args.b += begin * args.b_stride;
+        args.c += begin * args.c_stride;
+        args.dt += begin * args.dt_stride;
+        Workspace workspace;
+        candidate(args, pool, workspace);
+        return states.slot(1);
+      };
+      std::vector<int32_t> loc = {0}, slot, starts = {0}, offsets, slots;
+      std::vector<uint8_t> initial;
+      int32_t next_slot = 1;
+      for (const Row& row : rows) {
+        loc.push_back(loc.back() + static_cast<int32_t>(row.tokens));
+        slot.push_back(next_slot++);
+        initial.push_back(row.fresh ? 0 : 1);
+        for (const int32_t offset : row.offsets) {
+          offsets.push_back(offset);
+          slots.push_back(next_slot++);
+        }
+        starts.push_back(static_cast<int32_t>(offsets.size()));
+      }
+      StatePool states(next_slot, inputs.state_elements(), p.dtype);
+      for (size_t r = 0; r < rows.size(); ++r)
+        if (!rows[r].fresh) states.fill(slot[r], 100 + r);
+      std::vector<float> y(static_cast<size_t>(289 * inputs.inner()));
+      SsdArgs args = inputs.args(states.slots(slot.data(), slot.data(), initial.data()), loc.data(), 4, y);
+      args.exports = {starts.data(), offsets.data(), slots.data()};
+      Workspace workspace;
+      candidate(args, pool, workspace);
+      for (size_t r = 0, i = 0; r < rows.size(); ++r) {
+        for (const int32_t offset : rows[r].offsets)
+          expect_close(states.slot(slots[i++]), state_at(r, offset), kSsdTolerance,
+                       "row " + std::to_string(r) + " after " + std::to_string(offset));
+        expect_close(states.slot(slot[r]), state_at(r, static_cast<int32_t>(rows[r].tokens)), kSsdTolerance,
+                     "row " + std::to_string(r));
+      }
+    }
+}
+
 TEST(Ssd, MainPathIsVectorised) {
   expect_vectorised(ssd_chunk_scan());
   expect_vectorised(ssd_state_update());
