@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "layers/linear.h"
+#include "tensor/huge_pages.h"
 
 namespace coluber {
 
@@ -21,7 +22,11 @@ Embedding::Embedding(WeightLoader loader, std::string_view name, int64_t vocab_s
                      loader.full_name(name));
   const auto bytes = static_cast<size_t>(table_.size_bytes());
   own_table_.reset(new std::byte[bytes]);
-  std::memcpy(own_table_.get(), table_.data, bytes);
+  ask_for_huge_pages(own_table_.get(), table_.size_bytes());
+  constexpr int64_t kPiece = 1 << 21;
+  loader.thread_pool().parallel_for(table_.size_bytes(), kPiece, [&](int64_t begin, int64_t end, int) {
+    std::memcpy(own_table_.get() + begin, table_.data + begin, static_cast<size_t>(end - begin));
+  });
   loader.release(table_);
   table_ = TensorView::contiguous(own_table_.get(), table_.dtype, table_.shape);
 }

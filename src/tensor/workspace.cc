@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensor/workspace.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 
 #include "base/error.h"
+#include "tensor/huge_pages.h"
 
 namespace coluber {
 namespace {
@@ -22,14 +21,10 @@ std::byte* aligned_start(std::byte* memory) {
 }
 
 // Rows of activations lie pages apart, so that a tile of a product would meet as many page table entries as it has
-// rows: whole huge pages are asked for. Refusal is harmless.
+// rows.
 std::unique_ptr<std::byte[]> allocate(int64_t size) {
-  constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
   std::unique_ptr<std::byte[]> memory(new std::byte[static_cast<size_t>(size + kAlignment)]);
-  const auto begin = reinterpret_cast<uintptr_t>(memory.get());
-  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
-  const uintptr_t last = (begin + static_cast<uintptr_t>(size)) / kHugePage * kHugePage;
-  if (first < last) ::madvise(memory.get() + (first - begin), last - first, MADV_HUGEPAGE);
+  ask_for_huge_pages(memory.get(), size);
   return memory;
 }
 

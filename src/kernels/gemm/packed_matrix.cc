@@ -12,11 +12,12 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "kernels/simd/transpose_units.h"
+#include "tensor/huge_pages.h"
 
 namespace coluber {
 namespace {
 
-constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr int64_t kHugePage = kHugePageBytes;
 // Rows are read this many elements at a time: a panel's slice of source and destination then stays in the first-level
 // cache.
 constexpr int64_t kStripe = 64;
@@ -39,9 +40,7 @@ std::byte* map_pages(int64_t bytes) {
   const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
   const int64_t end = skip + (bytes + page - 1) / page * page;
   if (end < bytes + kHugePage) ::munmap(begin + end, static_cast<size_t>(bytes + kHugePage - end));
-  // Only whole huge pages: the rest would cost up to 2 MiB of real memory a matrix. Refusal is harmless.
-  const int64_t whole = bytes / kHugePage * kHugePage;
-  if (whole > 0) ::madvise(begin + skip, static_cast<size_t>(whole), MADV_HUGEPAGE);
+  ask_for_huge_pages(begin + skip, bytes);
   return begin + skip;
 }
 
