@@ -111,7 +111,10 @@ const GgufTensorPlan& GgufWeights::plan_of(std::string_view name) const {
 
 TensorView GgufWeights::peek(std::string_view name) const {
   const GgufTensorPlan& plan = plan_of(name);
-  return TensorView::contiguous(file_.data_of(plan.first()) + plan.offset().value_or(0), plan.dtype(), plan.shape());
+  TensorView view =
+      TensorView::contiguous(file_.data_of(plan.first()) + plan.offset().value_or(0), plan.dtype(), plan.shape());
+  if (!plan.column_order().empty()) view.column_order = plan.column_order().data();
+  return view;
 }
 
 TensorView GgufWeights::get(std::string_view name) const {

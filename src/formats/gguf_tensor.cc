@@ -95,10 +95,24 @@ GgufTensorPlan::GgufTensorPlan(std::vector<GgufSource> sources, const GgufSizes&
     if (!is_moved || *part.tensor->dtype != dtype_) dtype_ = DType::kFloat32;
   }
   set_shape(parts);
+  set_place(parts);
+}
+
+// Where nothing has to be put together.
+void GgufTensorPlan::set_place(const std::vector<Part>& parts) {
   const Part& only = parts[0];
+  if (parts.size() > 1 || only.values != V::kAsStored) return;
   const bool is_run = keeps_order(*only.rule) || only.rule->rows == R::kPart || only.rule->rows == R::kExperts;
-  if (parts.size() == 1 && is_run && only.values == V::kAsStored)
+  if (is_run) {
     offset_ = dtype_bytes(dtype_, only.first_row * only.cols);
+  } else if (only.rule->rows == R::kTiledColumns && dtype_ != *only.tensor->dtype && shape_.rank() == 2) {
+    // The move would cut blocks: in float32 the matrix would take several times its bytes.
+    dtype_ = *only.tensor->dtype;
+    offset_ = 0;
+    column_order_.resize(static_cast<size_t>(only.cols));
+    for (int64_t c = 0; c < only.cols; ++c)
+      column_order_[static_cast<size_t>(stored_column(c))] = static_cast<int32_t>(c);
+  }
 }
 
 const GgufTensor* GgufTensorPlan::unread() const noexcept {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One tensor as a checkpoint of Hugging Face has it, put together from those that a GGUF file stores: what the rules of
-// gguf_rules.h say, undone. Rows that are only moved stay in their type, blocks and all; where values change or move
-// within a row, the tensor is computed in float32. Owns nothing: the file and the rules outlive it. Immutable; who has
-// a pool of threads lends it to one caller at a time.
+// gguf_rules.h say, undone. Rows that are only moved stay in their type, blocks and all; columns whose move would cut
+// blocks stay where they are, and their order is told; where values change, the tensor is computed in float32. Owns
+// nothing: the file and the rules outlive it. Immutable; who has a pool of threads lends it to one caller at a time.
 #pragma once
 
 #include <optional>
@@ -39,6 +39,8 @@ class GgufTensorPlan {
   int64_t size_bytes() const { return dtype_bytes(dtype_, shape_.count()); }
   // Where it lies in the first source, in bytes, if it is there as it is.
   std::optional<int64_t> offset() const noexcept { return offset_; }
+  // Which of our columns each stored one is (TensorView::column_order); empty: all in order.
+  const std::vector<int32_t>& column_order() const noexcept { return column_order_; }
   // Into size_bytes() bytes, aligned to the dtype's element; on the threads of the pool, where there is one.
   void assemble(const GgufFile& file, std::byte* out, ThreadPool* pool = nullptr) const;
 
@@ -47,6 +49,7 @@ class GgufTensorPlan {
   Part part_of(const GgufSource& source) const;
   void check(const Part& part) const;
   void set_shape(const std::vector<Part>& parts);
+  void set_place(const std::vector<Part>& parts);
   int64_t stored_row(const Part& part, int64_t row) const;
   int64_t stored_column(int64_t column) const;
   void copy_rows(const Part& part, const std::byte* data, std::byte* out, ThreadPool* pool) const;
@@ -61,6 +64,7 @@ class GgufTensorPlan {
   DType dtype_ = DType::kFloat32;
   Shape shape_;
   std::optional<int64_t> offset_;
+  std::vector<int32_t> column_order_;
 };
 
 }  // namespace coluber

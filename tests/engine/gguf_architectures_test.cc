@@ -13,6 +13,7 @@
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "formats/temporary_folder_test.h"
+#include "tensor/tensor_convert.h"
 
 namespace coluber {
 namespace {
@@ -33,11 +34,7 @@ std::vector<std::string> models() {
   return names;
 }
 
-std::vector<float> floats_of(const TensorView& view) {
-  std::vector<float> values(static_cast<size_t>(view.shape.count()));
-  convert_to_float(view.data, view.dtype, view.shape.count(), values.data());
-  return values;
-}
+std::vector<float> floats_of(const TensorView& view) { return to_float_vector(view); }
 
 double deviation_of(const std::vector<float>& values) {
   double sum = 0, squares = 0;
