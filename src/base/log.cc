@@ -10,6 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "base/printable.h"
+
 namespace coluber {
 namespace {
 
@@ -73,7 +75,7 @@ bool log_enabled(LogLevel level) noexcept {
 
 void log_message(LogLevel level, std::string_view message) {
   if (!log_enabled(level)) return;
-  logger().sink->log(to_spdlog(level), "{}", message);
+  logger().sink->log(to_spdlog(level), "{}", printable(message));
 }
 
 }  // namespace coluber

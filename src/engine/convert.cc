@@ -8,6 +8,7 @@
 #include "engine/conversion.h"
 #include "engine/host_memory.h"
 #include "formats/gguf.h"
+#include "formats/gguf_file.h"
 #include "formats/gguf_mix.h"
 #include "formats/weight_source.h"
 
@@ -69,6 +70,8 @@ void check_file_output(const ConvertOptions& options, const ModelFolder& source)
   if (!is_gguf_file(options.output)) refuse(options.output, "a GGUF file's name must end in .gguf");
   if (!fs::exists(output, error)) return;
   if (is_same(output, source.weights_path)) refuse(options.output, "it is the model itself; name another file");
+  for (const std::string& part : gguf_parts(source.weights_path))
+    if (is_same(output, part)) refuse(options.output, "it is a file of the model; name another one");
   for (fs::directory_iterator item(source.folder, error), end; !error && item != end; item.increment(error))
     if (is_weights_file(item->path().filename().string()) && is_same(output, item->path()) &&
         source.weights_path == source.folder)

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "formats/gguf_rules.h"
 
 namespace coluber {
@@ -30,7 +31,7 @@ const GgufArchitecture& gguf_architecture(const GgufFile& file) {
     last = row.name;
   }
   throw make_error(ErrorCode::kUnsupported, "{}: general.architecture is '{}'; GGUF files of {} are read", file.path(),
-                   std::string(name.substr(0, 80)), known);
+                   printable(name.substr(0, 80)), known);
 }
 
 }  // namespace coluber

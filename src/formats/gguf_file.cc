@@ -8,6 +8,7 @@
 
 #include "base/block_type.h"
 #include "base/error.h"
+#include "base/printable.h"
 #include "kernels/quant/block_types.h"
 
 namespace coluber {
@@ -84,7 +85,7 @@ class Reader {
   }
   [[noreturn]] void fail(const std::string& problem) const {
     throw make_error(ErrorCode::kInvalidData, "{}: at byte {}: {} (a damaged or incomplete file?)", source_, at_,
-                     problem);
+                     printable(problem));
   }
 
  private:
@@ -240,7 +241,24 @@ std::string split_name(const std::string& first, int64_t index, int64_t count) {
   return fmt::format("{}-{:05}-of-{:05}.gguf", first.substr(0, first.size() - tail.size()), index + 1, count);
 }
 
+// An integer of a header; none where it is missing or something else.
+std::optional<int64_t> stated(const GgufHeader& header, std::string_view key) {
+  const auto found = header.metadata.find(key);
+  const int64_t* value = found == header.metadata.end() ? nullptr : std::get_if<int64_t>(&found->second);
+  return value == nullptr ? std::nullopt : std::optional(*value);
+}
+
 }  // namespace
+
+std::vector<std::string> gguf_parts(const std::string& path) {
+  for (int64_t count = 2; count <= kMostFiles; ++count) {
+    if (split_name(path, 0, count).empty()) continue;
+    std::vector<std::string> parts;
+    for (int64_t i = 0; i < count; ++i) parts.push_back(split_name(path, i, count));
+    return parts;
+  }
+  return {path};
+}
 
 std::optional<uint32_t> ggml_type_of(DType dtype) noexcept {
   for (const PlainType& type : kPlainTypes) {
@@ -304,11 +322,25 @@ void GgufFile::append_split(int64_t count) {
                        path_, i + 1, count, name);
     files_.push_back(std::make_unique<MappedFile>(name));
     GgufHeader more = parse_gguf(files_.back()->bytes(), name);
+    check_place(more, name, i, count);
     for (GgufTensor& tensor : more.tensors) {
       tensor.file = static_cast<int>(i);
       header_.tensors.push_back(std::move(tensor));
     }
   }
+}
+
+// A file of another model under the right name shows where its own numbers differ.
+void GgufFile::check_place(const GgufHeader& part, const std::string& name, int64_t index, int64_t count) const {
+  const int64_t number = stated(part, "split.no").value_or(index), of = stated(part, "split.count").value_or(count);
+  const int64_t tensors = stated(header_, "split.tensors.count").value_or(0);
+  const int64_t its_tensors = stated(part, "split.tensors.count").value_or(tensors);
+  if (number == index && of == count && its_tensors == tensors) return;
+  throw make_error(
+      ErrorCode::kInvalidData,
+      "{}: expected file {} of {} of a model of {} tensors, as '{}' has it; found file {} of {} of a model "
+      "of {} tensors. Fetch all files of one model",
+      name, index + 1, count, tensors, path_, number + 1, of, its_tensors);
 }
 
 bool GgufFile::is_list(std::string_view key) const noexcept {

@@ -54,6 +54,10 @@ std::optional<uint32_t> ggml_type_of(DType dtype) noexcept;
 // Checks everything but the values of tensors. `source` names the file in messages.
 GgufHeader parse_gguf(std::span<const std::byte> file, std::string_view source);
 
+// The files of the split model whose first has this name ("x-00001-of-00003.gguf"), itself among them; itself alone
+// where the name says nothing of others.
+std::vector<std::string> gguf_parts(const std::string& path);
+
 class GgufFile {
  public:
   // A file, or the first of a split model ("x-00001-of-00003.gguf"), whose others lie beside it.
@@ -82,6 +86,7 @@ class GgufFile {
   template <typename T>
   const T* value_of(std::string_view key, std::string_view expected) const;
   void append_split(int64_t count);
+  void check_place(const GgufHeader& part, const std::string& name, int64_t index, int64_t count) const;
 
   std::string path_;
   std::vector<std::unique_ptr<MappedFile>> files_;

@@ -123,6 +123,12 @@ class Convert(CliTest):
         self.convert(model, "--to", "gguf", "--type", "q4_0", "--out", gguf, "--force")
         self.assertNotEqual(gguf.read_bytes(), before)
         self.fails(USAGE, "convert", gguf, "--to", "gguf", "--type", "q8_0", "--out", gguf, "--force", says="the model itself")
+        parts = [self.folder / f"s-0000{i}-of-00002.gguf" for i in (1, 2)]
+        for i, part in enumerate(parts):
+            shutil.copy(DATA / "gguf" / f"mamba2.Q4_0-0000{i + 1}-of-00002.gguf", part)
+        second = parts[1].read_bytes()
+        self.fails(USAGE, "convert", parts[0], "--to", "gguf", "--type", "f32", "--out", parts[1], "--force", says="a file of the model")
+        self.assertEqual(parts[1].read_bytes(), second)
         for place in (model, self.folder):
             self.fails(USAGE, "convert", model, "--to", "safetensors", "--type", "float32", "--out", place, "--force", says="the model")
         out.mkdir()

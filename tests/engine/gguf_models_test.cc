@@ -132,6 +132,34 @@ TEST_F(GgufModel, ASplitModelNeedsAllItsFiles) {
   EXPECT_EQ(logits_of(first), logits_of(fixture("mamba2.Q4_0-00001-of-00002.gguf")));
 }
 
+TEST_F(GgufModel, AFileOfAnotherPlaceInASplitModelIsRefused) {
+  copy("mamba2.Q4_0-00001-of-00002.gguf");
+  const std::string second = read_text_file(fixture("mamba2.Q4_0-00002-of-00002.gguf"));
+  for (const auto& [key, value] :
+       {std::pair("split.no", 4), std::pair("split.count", 3), {"split.tensors.count", 19}}) {
+    std::string other = second;
+    const size_t place = other.find(key) + std::string_view(key).size() + sizeof(uint32_t);
+    other[place] = static_cast<char>(value);
+    write("mamba2.Q4_0-00002-of-00002.gguf", other);
+    const std::string message = refusal_of(at("mamba2.Q4_0-00001-of-00002.gguf"));
+    EXPECT_NE(message.find("expected file 2 of 2 of a model of 20 tensors"), std::string::npos)
+        << key << ": " << message;
+  }
+}
+
+TEST_F(GgufModel, NamesOfControlCharactersAreSpelledOut) {
+  std::string file = read_text_file(fixture("lfm2.Q8_0.gguf"));
+  const std::string_view name = "token_embd_norm.weight";
+  file.replace(file.find(name), name.size(), std::string("\x1b[2J\0_embd_norm.weight", name.size()));
+  const std::string shape = std::string("\x01\0\0\0\x40\0\0\0\0\0\0\0", 12);
+  const size_t rank = file.find(shape, file.find("_embd_norm.weight"));
+  file[rank] = 9;
+  write("x.gguf", file);
+  const std::string message = refusal_of(at("x.gguf"));
+  EXPECT_NE(message.find("tensor '\\x1b[2J\\x00_embd_norm.weight' of rank 9; expected 1 to 4"), std::string::npos)
+      << message;
+}
+
 TEST_F(GgufModel, HalfAFileIsRefused) {
   const std::string whole = read_text_file(fixture("lfm2.Q8_0.gguf"));
   for (const size_t size : {size_t{0}, size_t{3}, size_t{40}, whole.size() / 2, whole.size() - 1}) {

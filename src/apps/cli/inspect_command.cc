@@ -7,6 +7,7 @@
 #include "apps/cli/inspect_facts.h"
 #include "apps/cli/layer_strip.h"
 #include "apps/cli/output.h"
+#include "base/printable.h"
 #include "engine/description.h"
 
 namespace coluber::cli {
@@ -117,7 +118,7 @@ class Painter {
                      layer.prefill_checkpoint_alignment ? std::to_string(*layer.prefill_checkpoint_alignment) : "-",
                      dash(states));
     }
-    for (const std::string& note : facts.info.notes) output().print("note: {}\n", note);
+    for (const std::string& note : facts.info.notes) output().print("note: {}\n", printable(note));
   }
 
  private:

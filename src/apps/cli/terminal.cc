@@ -10,6 +10,7 @@
 
 #include "apps/cli/cli.h"
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace coluber::cli {
 namespace {
@@ -46,7 +47,8 @@ int terminal_columns() noexcept {
 }
 
 void notice(std::string_view message) {
-  std::fprintf(stderr, "coluber: %.*s\n", static_cast<int>(message.size()), message.data());
+  // Names of tensors and texts of files stand in messages.
+  std::fprintf(stderr, "coluber: %s\n", printable(message).c_str());
 }
 
 void install_signal_handlers() {

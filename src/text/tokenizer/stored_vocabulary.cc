@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
 #include "text/tokenizer/tokenizer_impl.h"
 #include "text/tokenizer/unicode.h"
 #include "text/tokenizer/vocabulary_splits.h"
@@ -19,7 +20,7 @@ const Split& split_of(const StoredVocabulary& vocabulary, const std::string& sou
   throw make_error(ErrorCode::kUnsupported,
                    "{}: how its tokenizer cuts texts (tokenizer.ggml.pre) is '{}', which is not known (known: {}); put "
                    "the model's tokenizer.json beside the file",
-                   source, sanitize_utf8(vocabulary.split.substr(0, 80)), known_split_names());
+                   source, printable(sanitize_utf8(vocabulary.split.substr(0, 80))), known_split_names());
 }
 
 void check(const StoredVocabulary& v, const std::string& source) {
