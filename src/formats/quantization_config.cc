@@ -80,6 +80,7 @@ void read_gptq(Section& s) {
       .optional("pack_dtype", &word, "int32", one_of({"int32"}));
   // Rules for single modules: then nothing is stated for all of them.
   if (has_content(s.json.find("dynamic"))) return;
+  s.config.act_order = is_true(s.json, "desc_act");
   keep(bits, s.config.bits);
   keep(group, s.config.group_sizes);
 }
@@ -117,10 +118,14 @@ void read_groups(Section& s) {
   const Json* groups = s.json.find("config_groups");
   if (groups == nullptr || !groups->is_object()) return;
   ConfigFields all = s.fields.nested("config_groups");
+  size_t ordered = 0;
   for (const auto& [name, group] : groups->as_object()) {
     const Json* weights = group.find("weights");
-    if (weights != nullptr && weights->is_object()) read_group(all.nested(name).nested("weights"), *weights, s.config);
+    if (weights == nullptr || !weights->is_object()) continue;
+    read_group(all.nested(name).nested("weights"), *weights, s.config);
+    if (is_true(*weights, "actorder") || text_of(*weights, {"actorder"}) == "group") ++ordered;
   }
+  s.config.act_order = ordered > 0 && ordered == groups->as_object().size();
 }
 
 void read_compressed_tensors(Section& s) {

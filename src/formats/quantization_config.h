@@ -24,6 +24,7 @@ struct QuantizationConfig {
   std::vector<int64_t> group_sizes;  // elements that share a scale; -1: whole rows; empty: nothing is stated
   std::vector<int64_t> block_size;   // rows and columns that share a scale, where that is stated
   bool zeros_less_one = false;       // GPTQ's first format stores zero points less one
+  bool act_order = false;            // groups of all modules are in an order that is stored with them
 };
 
 // Of config.json's content (an object) and the folder that it lies in, empty where there is none. Nothing where neither

@@ -69,6 +69,9 @@ std::unique_ptr<QuantizedTensor> open_fp4(const QuantizedContext& context, const
         fmt::format("{} with {}: expected uint8 [N, K / 2], and scales [N, groups] of float8_e4m3fn "
                     "or powers of two with one float32 above zero beside them at most",
                     main.describe(), t->scales.describe()));
+  if (t->scales.dtype() == DType::kFloat8E4M3 && !divisor && !factor)
+    return context.problem(fmt::format("{} with {}: expected '{}_global_scale' or '{}_scale_2' beside them",
+                                       main.describe(), t->scales.describe(), weight, weight));
   t->name = weight;
   t->shape = Shape{main.shape()[0], 2 * main.shape()[1]};
   t->code = ScaledCode::kFloat4E2M1;

@@ -118,6 +118,8 @@ std::unique_ptr<QuantizedTensor> open_gptq(const QuantizedContext& context, cons
     return context.problem(fmt::format("{} with {}, {} and {}: no number of bits (2, 3, 4 or 8) fits these sizes",
                                        main.describe(), t->zero_points.describe(), t->scales.describe(),
                                        order.describe()));
+  if (!order && groups > 1 && context.config.act_order)
+    return context.problem(fmt::format("{}: expected '{}.g_idx' beside it, as desc_act says", main.describe(), module));
   const int64_t k = order ? order.shape()[0] : main.shape()[0] * 32 / bits;
   t->group = context.group_size(k, groups, t->scales);
   if (t->group == 0) return nullptr;

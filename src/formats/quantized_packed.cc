@@ -150,6 +150,8 @@ std::unique_ptr<QuantizedTensor> open_packed(const QuantizedContext& context, co
   } else {
     t->code = bits > 4 ? ScaledCode::kInt8 : ScaledCode::kInt4;
   }
+  if (!order && t->num_groups > 1 && context.config.act_order)
+    return context.problem(fmt::format("{}: expected '{}_g_idx' beside it, as actorder says", main.describe(), weight));
   t->parts = {main, sizes, scale};
   if (t->zero_points) t->parts.push_back(t->zero_points);
   if (order) t->parts.push_back(order);

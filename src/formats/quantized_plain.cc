@@ -50,6 +50,11 @@ StoredPart scale_of(const QuantizedContext& context, const std::string& weight, 
   return context.part(is_bitsandbytes ? weight.substr(0, weight.size() - kWeight.size()) + ".SCB" : weight + ".SCB");
 }
 
+// FP8 alone is no weight: its values lie where eight bits reach, and a scale says what they stand for.
+bool is_weight(const StoredPart& part) {
+  return part.shape().rank() >= 2 && part.name().find("scale") == std::string::npos;
+}
+
 ScaledCode code_of(DType dtype, bool has_zero) {
   if (dtype == DType::kFloat8E4M3) return ScaledCode::kFloat8E4M3;
   if (dtype == DType::kFloat8E5M2) return ScaledCode::kFloat8E5M2;
@@ -63,7 +68,12 @@ std::unique_ptr<QuantizedTensor> open_plain(const QuantizedContext& context, con
   if (!is_float && main.dtype() != DType::kInt8) return nullptr;
   bool is_bitsandbytes = false;
   const StoredPart scale = scale_of(context, main.name(), is_bitsandbytes);
-  if (!scale) return nullptr;  // values of their own, or a scale or zero point of another weight
+  if (!scale) {
+    if (is_float && is_weight(main))
+      return context.problem(fmt::format("{}: expected '{}_scale' or '{}_scale_inv' beside it", main.describe(),
+                                         main.name(), main.name()));
+    return nullptr;  // values of their own, or a scale or zero point of another weight
+  }
   auto t = std::make_unique<Plain>();
   t->codes = main;
   t->zero_points = context.part(main.name() + "_zero_point");

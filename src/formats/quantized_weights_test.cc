@@ -220,6 +220,24 @@ TEST(QuantizedWeights, AGroupThatIsNotThereIsRefused) {
   }
 }
 
+TEST(QuantizedWeights, AWeightWithoutItsScalesOrItsOrderIsRefused) {
+  constexpr std::pair<const char*, const char*> kNeeded[] = {
+      {"fp8_block", "model.layers.0.conv.in_proj.weight_scale_inv"},
+      {"fp8_stacked", "model.layers.0.block_sparse_moe.input_linear.weight_scale_inv"},
+      {"fp8_ue8m0", "model.layers.0.mamba.in_proj.weight_scale_inv"},
+      {"ct_fp8", "model.layers.0.linear_attn.in_proj_ba.weight_scale"},
+      {"modelopt_fp8", "model.layers.0.feed_forward.down_proj.weight_scale"},
+      {"ct_nvfp4", "model.layers.0.conv.in_proj.weight_global_scale"},
+      {"gptq4_actorder", "backbone.layers.0.mixer.in_proj.g_idx"},
+      {"ct_int4_actorder", "backbone.layers.0.mixer.in_proj.weight_g_idx"},
+  };
+  for (const auto& [fixture, name] : kNeeded) {
+    const std::string message =
+        refusal(fixture, [name = name](Tensors& tensors) { ASSERT_EQ(tensors.by_name.erase(name), 1U) << name; });
+    EXPECT_NE(message.find(std::string("'") + name + "'"), std::string::npos) << fixture << ": " << message;
+  }
+}
+
 TEST(QuantizedWeights, AllProblemsAreToldAtOnce) {
   const std::string message = refusal("awq4", [](Tensors& tensors) {
     tensors.by_name.erase("model.layers.0.mlp.experts.0.up_proj.qzeros");
