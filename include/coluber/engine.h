@@ -45,6 +45,11 @@ enum class CacheLayout { kElastic, kShared };
 std::string_view cache_layout_name(CacheLayout layout) noexcept;  // "elastic", "shared"
 std::optional<CacheLayout> parse_cache_layout(std::string_view name) noexcept;
 
+// Whether layers that can write their states every so many steps only, and keep a ring of the last inputs until then:
+// kAuto where that is faster.
+enum class ReplayMode { kAuto, kOn, kOff };
+std::string_view replay_mode_name(ReplayMode mode) noexcept;  // "auto", "on", "off"
+
 struct EngineOptions {
   std::string model;    // folder of a checkpoint, or a file in one
   int num_threads = 0;  // 0: one a usable core
@@ -71,6 +76,8 @@ struct EngineOptions {
   SchedulingPolicy scheduling_policy = SchedulingPolicy::kFcfs;
   int64_t long_prefill_token_threshold = 0;  // most tokens of one prompt in a step while others wait; 0: no limit
   CacheLayout cache_layout = CacheLayout::kElastic;
+  ReplayMode use_replayssm = ReplayMode::kAuto;
+  int64_t replayssm_buffer_len = 16;  // inputs in a ring
   bool verify_states = false;          // checksums of every state that is read
   int64_t tensor_parallel_size = 1;    // describes a shard's state in `inspect`; more than 1 cannot run yet
   int64_t num_speculative_tokens = 0;  // likewise

@@ -96,6 +96,19 @@ std::vector<Shape> mamba2_state_shape(int64_t tp_size, const Mamba2StateSizes& s
           Shape{heads, sizes.head_dim, sizes.state_size}};
 }
 
+std::vector<Shape> mamba2_replayssm_shape(int64_t tp_size, const Mamba2StateSizes& sizes, int64_t buffer_len) {
+  require_positive("mamba2", {{"tensor_parallel_size", tp_size},
+                              {"n_groups", sizes.n_groups},
+                              {"num_heads", sizes.num_heads},
+                              {"head_dim", sizes.head_dim},
+                              {"state_size", sizes.state_size},
+                              {"replayssm_buffer_len", buffer_len}});
+  const int64_t heads = divide("mamba2", {"num_heads", sizes.num_heads}, tp_size);
+  const int64_t groups = divide("mamba2", {"n_groups", sizes.n_groups}, tp_size);
+  return {Shape{heads, buffer_len, sizes.head_dim}, Shape{heads, buffer_len},
+          Shape{groups, buffer_len, sizes.state_size}};
+}
+
 std::vector<Shape> linear_attention_state_shape(int64_t tp_size, int64_t num_heads, int64_t head_dim) {
   return linear_attention_state_shape(tp_size, num_heads, head_dim, head_dim);
 }

@@ -38,6 +38,9 @@ struct Mamba2StateSizes {
 };
 std::vector<Shape> mamba2_state_shape(int64_t tp_size, const Mamba2StateSizes& sizes,
                                       int64_t num_speculative_tokens = 0);
+// The ring of replay: x (heads, buffer_len, head_dim), dt (heads, buffer_len), B (groups, buffer_len, state_size).
+// Groups are not extended: a rank that has no whole one is refused.
+std::vector<Shape> mamba2_replayssm_shape(int64_t tp_size, const Mamba2StateSizes& sizes, int64_t buffer_len);
 
 // Heads are divided rounding down, as the contract has it; a rank without a head is refused.
 std::vector<Shape> linear_attention_state_shape(int64_t tp_size, int64_t num_heads, int64_t head_dim);

@@ -13,6 +13,7 @@
 #include "engine/fingerprint.h"
 #include "engine/host_memory.h"
 #include "engine/model_text.h"
+#include "engine/replay_choice.h"
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
 #include "formats/model_folder.h"
@@ -60,6 +61,7 @@ void check_cache_options(const EngineOptions& o, Problems& p) {
               fmt::format("prefix_match_unit must divide block_size {} and mamba_block_size {}, found {}", o.block_size,
                           block, unit));
   }
+  for (const std::string& problem : replay_problems(o)) p.require(false, problem);
   p.require(o.parking_memory_bytes >= 0,
             fmt::format("parking_memory_bytes must be at least 0, found {}", o.parking_memory_bytes));
   p.require(o.long_prefill_token_threshold >= 0, fmt::format("long_prefill_token_threshold must be at least 0 (0: no "
@@ -166,6 +168,7 @@ void load_weights(const EngineOptions& options, LoadedModel& loaded, bool descri
                            *loaded.pool,       options.load_progress, describe_only};
   loaded.model = family.load(context);
   set_max_model_len(options, loaded.model->info(), *loaded.config);
+  choose_replay(options, *loaded.config);
 }
 
 // Loads, then lets the checkpoint go: a running model must not depend on a file that another process may truncate.

@@ -18,6 +18,8 @@ constexpr Names<PreemptionMode, 3> kPreemptionModes = {
     {{PreemptionMode::kAuto, "auto"}, {PreemptionMode::kPark, "park"}, {PreemptionMode::kRecompute, "recompute"}}};
 constexpr Names<SchedulingPolicy, 2> kPolicies = {
     {{SchedulingPolicy::kFcfs, "fcfs"}, {SchedulingPolicy::kPriority, "priority"}}};
+constexpr Names<ReplayMode, 3> kReplayModes = {
+    {{ReplayMode::kAuto, "auto"}, {ReplayMode::kOn, "on"}, {ReplayMode::kOff, "off"}}};
 constexpr Names<CacheLayout, 2> kLayouts = {{{CacheLayout::kElastic, "elastic"}, {CacheLayout::kShared, "shared"}}};
 constexpr Names<MissReason, kNumMissReasons> kMissReasons = {
     {{MissReason::kNone, "none"},
@@ -50,6 +52,7 @@ std::string_view scheduling_policy_name(SchedulingPolicy policy) noexcept { retu
 std::optional<SchedulingPolicy> parse_scheduling_policy(std::string_view name) noexcept {
   return value_in(kPolicies, name);
 }
+std::string_view replay_mode_name(ReplayMode mode) noexcept { return name_in(kReplayModes, mode); }
 std::string_view cache_layout_name(CacheLayout layout) noexcept { return name_in(kLayouts, layout); }
 std::optional<CacheLayout> parse_cache_layout(std::string_view name) noexcept { return value_in(kLayouts, name); }
 std::string_view miss_reason_name(MissReason reason) noexcept { return name_in(kMissReasons, reason); }

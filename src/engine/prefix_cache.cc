@@ -265,6 +265,7 @@ bool StateCache::add_checkpoint(Sequence& sequence, Hand hand) {
 bool StateCache::publish(Sequence& sequence, Hand hand) {
   const int64_t position = sequence.num_computed_tokens;
   if (position == 0) return true;
+  fold_rings(sequence);
   if (!fault(PlantedFault::kSkipScrub) && (!states_are_finite(sequence) || !new_pages_are_finite(sequence))) {
     ++counters_.non_finite;
     return false;

@@ -2,6 +2,7 @@
 #include "engine/runner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -14,6 +15,9 @@ Runner::Runner(const EngineConfig& config, Model& model, StateCache& cache, Thre
       deterministic_(config.deterministic),
       groups_(make_metadata_groups(config, cache.device())) {
   layer_metadata_.assign(config.layers.size(), nullptr);
+  cache_.use_threads(pool);
+  for (const StateLayout::Layer& layer : cache_.state_layout().layers)
+    if (layer.ring_bytes > 0) replay_layer_ = layer.layer_index;
 }
 
 void Runner::order_rows(const StepPlan& plan) {
@@ -58,8 +62,29 @@ void Runner::fill_rows(const StepPlan& plan) {
   }
 }
 
+// The last token of a prompt, run as a decode, comes before the first base: its state is written.
+int32_t Runner::replay_base(const PlanRow& row) const {
+  const int32_t count = row.read_position > 0 ? cache_.ring_count(row.read_slot) : 0;
+  const bool ends_prompt = row.num_tokens == 1 && row.write_position == row.sequence->num_prompt_tokens;
+  const bool is_before = count == 0 && (row.read_position == 0 || ends_prompt);
+  return static_cast<int32_t>(is_before ? row.write_position : row.read_position - count);
+}
+
+void Runner::advance_rings(const StepPlan& plan) {
+  if (replay_layer_ < 0) return;
+  const auto* metadata =
+      dynamic_cast<const BaseMambaAttentionMetadata*>(layer_metadata_[static_cast<size_t>(replay_layer_)]);
+  COLUBER_CHECK(metadata != nullptr, "layer {} replays without the metadata for it", replay_layer_);
+  for (size_t r = 0; r < order_.size(); ++r) {
+    const bool is_decode = std::cmp_less(r, metadata->num_decodes);
+    const int32_t count = is_decode && metadata->is_flush_d[r] == 0 ? metadata->write_pos_d[r] + 1 : 0;
+    cache_.set_ring_count(plan.rows[static_cast<size_t>(order_[r])].write_slot, count);
+  }
+}
+
 void Runner::fill_tables(const StepPlan& plan) {
   state_table_.clear();
+  replay_base_.clear();
   page_columns_ = 1;
   for (const PlanRow& row : plan.rows)
     page_columns_ = std::max(page_columns_, static_cast<int64_t>(row.sequence->pages.size()));
@@ -67,6 +92,7 @@ void Runner::fill_tables(const StepPlan& plan) {
   for (size_t r = 0; r < order_.size(); ++r) {
     const PlanRow& row = plan.rows[static_cast<size_t>(order_[r])];
     state_table_.push_back(row.write_slot);
+    if (replay_layer_ >= 0) replay_base_.push_back(replay_base(row));
     std::copy(row.sequence->pages.begin(), row.sequence->pages.end(),
               page_table_.begin() + static_cast<int64_t>(r) * page_columns_);
   }
@@ -81,6 +107,7 @@ void Runner::build_metadata() {
   common.num_actual_tokens = static_cast<int64_t>(token_ids_.size());
   common.slot_mapping = slot_mapping_;
   common.is_prefilling = is_prefilling_;
+  common.replayssm_decode_base = replay_base_;
   for (int64_t r = 0; r < rows; ++r) {
     common.max_query_len = std::max<int64_t>(common.max_query_len, common.query_len(r));
     common.max_seq_len = std::max<int64_t>(common.max_seq_len, seq_lens_[static_cast<size_t>(r)]);
@@ -125,6 +152,7 @@ void Runner::run(const StepPlan& plan) {
   fill_tables(plan);
   build_metadata();
   forward(plan);
+  advance_rings(plan);
   for (const PlanRow& row : plan.rows) cache_.end_write(row);
   ++num_steps_;
 }

@@ -45,6 +45,8 @@ class Runner {
   void fill_tables(const StepPlan& plan);
   void build_metadata();
   void forward(const StepPlan& plan);
+  int32_t replay_base(const PlanRow& row) const;
+  void advance_rings(const StepPlan& plan);
 
   Model& model_;
   StateCache& cache_;
@@ -65,9 +67,11 @@ class Runner {
   std::vector<uint8_t> is_prefilling_;    // [R]
   std::vector<uint8_t> long_rope_;        // [R]
   std::vector<int32_t> state_table_;      // [R, 1]
+  std::vector<int32_t> replay_base_;      // [R] tokens that the states had when they were last written; with replay
   std::vector<int32_t> page_table_;       // [R, page_columns_]
   int64_t page_columns_ = 0;
   std::vector<const AttentionMetadata*> layer_metadata_;
+  int replay_layer_ = -1;  // one of the layers that replay; -1: none
   std::vector<int32_t> logits_rows_;
   std::vector<float> logits_;
   struct LogitsRange {

@@ -266,6 +266,7 @@ std::unique_ptr<Session> Session::fork() const {
 void Session::save(const std::string& path) const {
   if (impl_->sequence.num_computed_tokens == 0)
     throw make_error(ErrorCode::kInvalidArgument, "an empty session cannot be saved; feed it at least one token");
+  impl_->engine.cache->fold_rings(impl_->sequence);
   SessionImage image = make_session_image(impl_->engine.loaded, *impl_->engine.cache, impl_->sequence);
   image.logits = impl_->last_logits;
   image.sampler = impl_->sampler;
@@ -291,6 +292,7 @@ void Session::reset() { impl_->forget(); }
 std::vector<ExportedState> Session::export_states() const {
   if (impl_->sequence.num_computed_tokens == 0)
     throw make_error(ErrorCode::kInvalidArgument, "an empty session has no states; feed it at least one token");
+  impl_->engine.cache->fold_rings(impl_->sequence);
   return coluber::export_states(*impl_->engine.loaded.config, impl_->sequence);
 }
 

@@ -74,7 +74,7 @@ std::string name_of(const std::filesystem::path& path) {
 SessionLayout session_layout(const EngineConfig& config, const StateLayout& states, const AttentionLayout& attention) {
   SessionLayout layout;
   layout.packing = states.packing;
-  layout.slot_bytes = states.slot_bytes;
+  layout.slot_bytes = states.state_bytes;
   layout.block_size = attention.block_size;
   layout.page_bytes = attention.page_bytes;
   layout.rank = {config.parallel.tensor_parallel_size, config.parallel.tensor_parallel_rank};

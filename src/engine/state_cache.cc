@@ -61,6 +61,7 @@ StateCache::StateCache(const EngineConfig& config, Device& device, const StateCa
                      "one sequence needs {} of state cache and only {} may be used; allow more memory for the cache",
                      format_bytes(bytes_for(1)), format_bytes(memory_bytes_));
   find_floats(config);
+  find_rings(config);
   make_tree();
 }
 
@@ -131,6 +132,7 @@ std::optional<int32_t> StateCache::take(PagePool& pool) {
     if (has_id && fits(bytes)) {
       try {
         const std::optional<int32_t> id = pool.allocate();
+        if (is_slot && id) set_ring_count(*id, 0);
         trim_idle_pool(pool);
         counters_.peak_recurrent_bytes = std::max(counters_.peak_recurrent_bytes, recurrent_bytes());
         counters_.peak_attention_bytes = std::max(counters_.peak_attention_bytes, attention_bytes());
@@ -251,6 +253,7 @@ void StateCache::check_read(const PlanRow& row) const {
     StateTag expected = tag_of(*row.sequence);
     expected.checksum = checksum_of(row.read_slot);
     tags_.expect(row.read_slot, expected);
+    check_ring(row);
   }
   if (!pages_ || fault(PlantedFault::kWriteSharedPage)) return;
   const int64_t block = attention_layout_.block_size;

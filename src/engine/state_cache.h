@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "cache/cache_layout.h"
 #include "cache/checkpoint_policy.h"
 #include "cache/page_pool.h"
@@ -109,7 +110,7 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   bool share(const Sequence& from, Sequence& to);
   // The pages that the sequence's next tokens go to become its own. False, with nothing changed, where none can be had.
   bool unshare(Sequence& sequence);
-  // The sequence's states and pages as they are, proven by their tag; zeros after the last token.
+  // The sequence's states and pages as they are, proven by their tag; zeros after the last token. Its rings are folded.
   SessionBytes saved_bytes(const Sequence& sequence) const;
   // Bytes saved before, in the engine's own layout, go into a sequence that has been reserved for its tokens.
   void restore(Sequence& sequence, const SessionBytes& bytes);
@@ -149,6 +150,15 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
 
   int64_t attention_slot(const Sequence& sequence, int64_t position) const;
 
+  // ---- replay (replay.cc): each slot counts the inputs in its rings, which are not in its states yet
+  bool replays() const noexcept { return state_layout_.ring_count_offset >= 0; }
+  int32_t ring_count(int32_t slot) const;
+  void set_ring_count(int32_t slot, int32_t count);
+  // The sequence's states take the inputs in, so that they can leave their slot; its tag stays what it is.
+  void fold_rings(const Sequence& sequence);
+  // What folds states; nothing with rings may be folded before.
+  void use_threads(ThreadPool& pool) noexcept { pool_ = &pool; }
+
   // The three moments of a row: the tag must be what the plan expects; the slot is void; the slot holds the new
   // position.
   void check_read(const PlanRow& row) const;
@@ -170,6 +180,8 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   bool take_slot(Sequence& sequence);
   void give_slot_back(Sequence& sequence);
   void find_floats(const EngineConfig& config);
+  void find_rings(const EngineConfig& config);
+  void check_ring(const PlanRow& row) const;
   void make_tree();
   void trim_idle_pool(const PagePool& growing);
 
@@ -214,6 +226,9 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
     DType dtype = DType::kFloat32;
   };
   StateCacheOptions options_;
+  std::vector<MambaBase*> replay_layers_;
+  int64_t ring_length_ = 0;
+  ThreadPool* pool_ = nullptr;
   std::vector<FloatRange> slot_floats_;
   std::vector<FloatRange> page_floats_;
   std::unique_ptr<PrefixTree> tree_;  // null where prefix caching is off

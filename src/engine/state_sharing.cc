@@ -55,8 +55,10 @@ bool StateCache::unshare(Sequence& sequence) {
 
 SessionBytes StateCache::saved_bytes(const Sequence& sequence) const {
   tags_.expect(sequence.state_slot, tag_of(sequence));
+  COLUBER_CHECK(ring_count(sequence.state_slot) == 0, "states are saved without {} inputs that are in their rings",
+                ring_count(sequence.state_slot));
   SessionBytes bytes;
-  bytes.states = {slots_->page(sequence.state_slot), static_cast<size_t>(state_layout_.slot_bytes)};
+  bytes.states = {slots_->page(sequence.state_slot), static_cast<size_t>(state_layout_.state_bytes)};
   const auto size = static_cast<size_t>(attention_layout_.page_bytes);
   for (int64_t i = 0; i < pages_for(sequence.num_computed_tokens); ++i)
     bytes.pages.emplace_back(pages_->page(sequence.pages[static_cast<size_t>(i)]), size);
@@ -64,14 +66,15 @@ SessionBytes StateCache::saved_bytes(const Sequence& sequence) const {
 }
 
 void StateCache::restore(Sequence& sequence, const SessionBytes& bytes) {
-  COLUBER_CHECK(std::ssize(bytes.states) == state_layout_.slot_bytes, "{} bytes of states for a slot of {}",
-                bytes.states.size(), state_layout_.slot_bytes);
+  COLUBER_CHECK(std::ssize(bytes.states) == state_layout_.state_bytes, "{} bytes of states for a slot of {}",
+                bytes.states.size(), state_layout_.state_bytes);
   COLUBER_CHECK(std::ssize(bytes.pages) == pages_for(sequence.num_computed_tokens) &&
                     bytes.pages.size() <= sequence.pages.size() && sequence.state_slot != 0,
                 "{} saved pages for {} tokens in {} pages", bytes.pages.size(), sequence.num_computed_tokens,
                 sequence.pages.size());
   tags_.clear(sequence.state_slot);
-  device_.copy(slots_->page(sequence.state_slot), bytes.states.data(), state_layout_.slot_bytes);
+  device_.copy(slots_->page(sequence.state_slot), bytes.states.data(), state_layout_.state_bytes);
+  set_ring_count(sequence.state_slot, 0);
   for (size_t i = 0; i < bytes.pages.size(); ++i)
     device_.copy(pages_->page(sequence.pages[i]), bytes.pages[i].data(), attention_layout_.page_bytes);
   sequence.prefix_hash = hash_of_nothing(sequence.long_rope);

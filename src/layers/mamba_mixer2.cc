@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "cache/state_shape.h"
 #include "kernels/moe/activation.h"
 #include "kernels/norm/norm.h"
 #include "kernels/scan/ssd.h"
@@ -78,7 +77,7 @@ Linear MambaMixer2::take_in_proj(WeightLoader& loader) {
   return Linear(loader, "in_proj", config_.hidden_size, width, false);
 }
 
-std::vector<Shape> MambaMixer2::get_state_shape() const {
+Mamba2StateSizes MambaMixer2::state_sizes() const {
   Mamba2StateSizes sizes;
   sizes.intermediate_size = config_.intermediate_size();
   sizes.n_groups = config_.n_groups;
@@ -86,8 +85,18 @@ std::vector<Shape> MambaMixer2::get_state_shape() const {
   sizes.head_dim = config_.head_dim;
   sizes.state_size = config_.state_size;
   sizes.conv_kernel = config_.conv_kernel;
-  return mamba2_state_shape(engine_config_.parallel.tensor_parallel_size, sizes,
+  return sizes;
+}
+
+std::vector<Shape> MambaMixer2::get_state_shape() const {
+  return mamba2_state_shape(engine_config_.parallel.tensor_parallel_size, state_sizes(),
                             engine_config_.speculative.num_speculative_tokens);
+}
+
+std::vector<Shape> MambaMixer2::get_replayssm_shape() const {
+  if (!engine_config_.cache.use_replayssm) return {};
+  return mamba2_replayssm_shape(engine_config_.parallel.tensor_parallel_size, state_sizes(),
+                                engine_config_.cache.replayssm_buffer_len);
 }
 
 std::vector<DType> MambaMixer2::get_state_dtype() const {
@@ -119,13 +128,72 @@ void MambaMixer2::convolve(const ForwardBatch& batch, const float* in, float* ou
   args.y = out;
   args.channels = args.y_stride = config_.conv_channels();
   args.width = config_.conv_kernel;
+  export_conv_windows(args, metadata, kv_cache()[0]);
   convolve_rows(args, metadata, kv_cache()[0], *batch.thread_pool);
+}
+
+SsdRing MambaMixer2::ring() const {
+  const std::vector<TensorView>& views = replayssm_cache();
+  SsdRing ring;
+  ring.x = reinterpret_cast<float*>(views[0].data);
+  ring.dt = reinterpret_cast<float*>(views[1].data);
+  ring.b = reinterpret_cast<float*>(views[2].data);
+  ring.slot_stride_bytes = views[0].strides[0] * dtype_size(views[0].dtype);
+  ring.length = views[0].shape[2];
+  return ring;
+}
+
+void MambaMixer2::replay(const ForwardBatch& batch, const SsdArgs& args) const {
+  const auto& metadata = batch.metadata<Mamba2AttentionMetadata>(*this);
+  COLUBER_CHECK(std::ssize(metadata.write_pos_d) >= args.rows && std::ssize(metadata.is_flush_d) >= args.rows,
+                "layer '{}': {} decode rows, and places in the ring for {}", layer_name(), args.rows,
+                metadata.write_pos_d.size());
+  SsdReplayArgs replay;
+  replay.ssd = args;
+  replay.ring = ring();
+  replay.counts = metadata.write_pos_d.data();
+  replay.flush = metadata.is_flush_d.data();
+  ssd_replay_step()(replay, *batch.thread_pool);
+}
+
+void MambaMixer2::fold_rings(const ForwardBatch& batch, SsdArgs args) const {
+  const auto& metadata = batch.metadata<Mamba2AttentionMetadata>(*this);
+  COLUBER_CHECK(std::ssize(metadata.ring_counts_p) >= args.rows, "layer '{}': {} prefill rows, rings of {} counted",
+                layer_name(), args.rows, metadata.ring_counts_p.size());
+  SsdReplayArgs fold;
+  fold.ssd = args;
+  fold.ring = ring();
+  fold.counts = metadata.ring_counts_p.data();
+  ssd_replay_fold()(fold, *batch.thread_pool);
+}
+
+void MambaMixer2::fold_replayssm(int32_t slot, int32_t count, ThreadPool& pool) {
+  check_bound(*this,
+              {(config_.conv_kernel - 1) * config_.conv_channels(), config_.intermediate_size() * config_.state_size});
+  SsdReplayArgs fold;
+  fold.ssd = ssd_sizes();
+  fold.ssd.state = slots_in(kv_cache()[1], &slot, nullptr);
+  fold.ssd.rows = 1;
+  fold.ring = ring();
+  fold.counts = &count;
+  ssd_replay_fold()(fold, pool);
+}
+
+SsdArgs MambaMixer2::ssd_sizes() const {
+  SsdArgs args;
+  args.a = a_.data();
+  args.num_heads = config_.num_heads;
+  args.head_dim = config_.head_dim;
+  args.num_groups = config_.n_groups;
+  args.state_size = config_.state_size;
+  return args;
 }
 
 void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float* dt, float* y) const {
   const auto& metadata = batch.metadata<Mamba2AttentionMetadata>(*this);
   const int64_t decodes = metadata.num_decodes;
-  SsdArgs args;
+  const bool replays = !replayssm_cache().empty();
+  SsdArgs args = ssd_sizes();
   args.x = xbc;
   args.b = xbc + config_.intermediate_size();
   args.c = args.b + config_.n_groups * config_.state_size;
@@ -135,18 +203,13 @@ void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float*
   args.dt_bias = dt_bias_.data();
   args.dt_min = static_cast<float>(config_.time_step_min);
   args.dt_max = static_cast<float>(config_.time_step_max);
-  args.a = a_.data();
   args.d = d_.data();
   args.y = y;
   args.y_stride = config_.intermediate_size();
-  args.num_heads = config_.num_heads;
-  args.head_dim = config_.head_dim;
-  args.num_groups = config_.n_groups;
-  args.state_size = config_.state_size;
   if (decodes > 0) {
     args.state = decode_slots(metadata, kv_cache()[1]);
     args.rows = decodes;
-    ssd_state_update()(args, *batch.thread_pool, *batch.workspace);
+    replays ? replay(batch, args) : ssd_state_update()(args, *batch.thread_pool, *batch.workspace);
   }
   if (metadata.num_prefills > 0) {
     args.x += decodes * args.x_stride;
@@ -157,7 +220,9 @@ void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float*
     args.state = prefill_slots(metadata, kv_cache()[1]);
     args.rows = metadata.num_prefills;
     args.query_start_loc = metadata.query_start_loc_p.data();
+    args.exports = prefill_exports(metadata);
     args.chunk_size = batch.deterministic ? 1 : 0;
+    if (replays) fold_rings(batch, args);
     ssd_chunk_scan()(args, *batch.thread_pool, *batch.workspace);
   }
 }

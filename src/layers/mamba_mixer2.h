@@ -9,8 +9,9 @@
 //   out                = out_proj(gated(y, z))    a gate and an RMS norm in norm_groups groups of columns, as MixerGate
 //                                                 says
 //
-// States: the last W-1 inputs of the convolution over x | B | C, and S [H, P, N]. Owns its weights, never its states:
-// the cache binds them. Made and bound on one thread; one forward at a time.
+// States: the last W-1 inputs of the convolution over x | B | C, and S [H, P, N]. With replay also a ring of the last
+// inputs of S, whose steps are those of kernels/scan/ssd_replay.h. Owns its weights, never its states: the cache binds
+// them. Made and bound on one thread; one forward at a time.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,9 @@
 #include <vector>
 
 #include "coluber/mamba_base.h"
+#include "cache/state_shape.h"
 #include "coluber/model.h"
+#include "kernels/scan/ssd_replay.h"
 #include "layers/linear.h"
 #include "layers/weight_loader.h"
 
@@ -70,6 +73,9 @@ class MambaMixer2 : public MambaBase {
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kMamba2; }
   // The state after any token of a prefill is at hand: a chunk may end anywhere.
   std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
+  bool supports_replayssm() const noexcept override { return true; }
+  std::vector<Shape> get_replayssm_shape() const override;
+  void fold_replayssm(int32_t slot, int32_t count, ThreadPool& pool) override;
 
   // x [T, hidden_size] to y [T, hidden_size], overwritten unless `accumulate`; y must not overlap x.
   void forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate = false);
@@ -78,6 +84,13 @@ class MambaMixer2 : public MambaBase {
   Linear take_in_proj(WeightLoader& loader);
   void project_in(const ForwardBatch& batch, const float* x, float* projected) const;
   void convolve(const ForwardBatch& batch, const float* in, float* out) const;
+  Mamba2StateSizes state_sizes() const;
+  SsdArgs ssd_sizes() const;
+  SsdRing ring() const;
+  // The decodes, with replay.
+  void replay(const ForwardBatch& batch, const SsdArgs& args) const;
+  // Prefills begin with the states that their rings' inputs lead to.
+  void fold_rings(const ForwardBatch& batch, SsdArgs args) const;
   void scan(const ForwardBatch& batch, const float* xbc, const float* dt, float* y) const;
   void gate(const ForwardBatch& batch, const float* z, float* y) const;
 

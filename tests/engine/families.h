@@ -7,9 +7,12 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "coluber/error.h"
 #include "coluber/session.h"
+#include "engine/description.h"
 
 namespace coluber::families {
 
@@ -26,12 +29,36 @@ inline const std::vector<std::string>& names() {
   return kNames;
 }
 
+// Behind a family's name: with replay on.
+inline constexpr std::string_view kReplay = "_replay";
+inline bool replays(std::string_view name) { return name.ends_with(kReplay); }
+
 inline EngineOptions options_for(const std::string& name) {
   EngineOptions options;
-  options.model = std::string(COLUBER_SOURCE_DIR) + "/tests/data/" + name;
+  const std::string folder = replays(name) ? name.substr(0, name.size() - kReplay.size()) : name;
+  options.model = std::string(COLUBER_SOURCE_DIR) + "/tests/data/" + folder;
+  if (replays(name)) options.use_replayssm = ReplayMode::kOn;
   options.num_threads = 2;
   options.seed = 1;
   return options;
+}
+
+// The families whose layers can replay, by a name that says so.
+inline const std::vector<std::string>& replaying_names() {
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> found;
+    for (const std::string& name : names()) {
+      try {
+        const std::string replaying = name + std::string(kReplay);
+        describe_model(options_for(replaying));
+        found.push_back(replaying);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kInvalidConfig) throw;
+      }
+    }
+    return found;
+  }();
+  return kNames;
 }
 
 // Distinct, reproducible ids below 250 (every test vocabulary is larger).

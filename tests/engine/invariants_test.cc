@@ -160,6 +160,8 @@ TEST_P(Invariants, NothingLeaks) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Invariants, testing::ValuesIn(families::names()),
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Replaying, Invariants, testing::ValuesIn(families::replaying_names()),
+                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 
 }  // namespace
 }  // namespace coluber

@@ -312,6 +312,8 @@ TEST_P(Sessions, NothingOfThemLeaks) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Sessions, testing::ValuesIn(families::names()),
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Replaying, Sessions, testing::ValuesIn(families::replaying_names()),
+                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 
 TEST(Session, OfAnotherModelIsRefusedByName) {
   const std::string path = testing::TempDir() + "coluber_other_model_" + std::to_string(::getpid());

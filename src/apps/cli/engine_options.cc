@@ -7,6 +7,7 @@
 #include "engine/host_memory.h"
 #include "formats/weight_source.h"
 #include "kernels/op_registry.h"
+#include "kernels/scan/ssd_replay.h"
 
 namespace coluber::cli {
 namespace {
@@ -45,6 +46,12 @@ void EngineFlags::declare(Arguments& arguments) {
                    "convolution states; auto: as activations");
   arguments.choice("--mamba-ssm-cache-dtype", &mamba_ssm_cache_dtype_, kStateDTypes,
                    "recurrent states; auto: as the config says, else float32");
+  arguments.flag("--use-replayssm", &use_replayssm_,
+                 "Mamba-2 (SSD): keep the last inputs of a sequence and write its state once they are "
+                 "--replayssm-buffer-len; without either flag where that is faster");
+  arguments.flag("--no-use-replayssm", &no_replayssm_, "Mamba-2 (SSD): write the state at every token");
+  arguments.integer("--replayssm-buffer-len", &replayssm_buffer_len_, {1, kMaxSsdReplay},
+                    "inputs that replay keeps, in memory beside each state");
   arguments.choice("--kv-cache-dtype", &kv_cache_dtype_, kStateDTypes, "keys and values of attention; auto: float32");
 }
 
@@ -129,6 +136,11 @@ EngineOptions EngineFlags::options(bool needs_model) const {
   options.mamba_cache_dtype = state_dtype(mamba_cache_dtype_);
   options.mamba_ssm_cache_dtype = state_dtype(mamba_ssm_cache_dtype_);
   options.kv_cache_dtype = state_dtype(kv_cache_dtype_);
+  if (use_replayssm_ && no_replayssm_) {
+    throw Error(ErrorCode::kInvalidArgument, "--use-replayssm and --no-use-replayssm exclude each other; leave one out");
+  }
+  options.use_replayssm = use_replayssm_ ? ReplayMode::kOn : no_replayssm_ ? ReplayMode::kOff : ReplayMode::kAuto;
+  options.replayssm_buffer_len = replayssm_buffer_len_;
   options.block_size = block_size_;
   options.kv_cache_memory_bytes = kv_cache_memory_bytes_.value_or(0);
   options.verify_states = verify_states_;

@@ -40,6 +40,8 @@ class EngineFlags {
   std::string mamba_cache_dtype_ = "auto";
   std::string mamba_ssm_cache_dtype_ = "auto";
   std::string kv_cache_dtype_ = "auto";
+  bool use_replayssm_ = false, no_replayssm_ = false;
+  int64_t replayssm_buffer_len_ = EngineOptions().replayssm_buffer_len;
   void apply_serving(EngineOptions& options) const;
 
   int64_t block_size_ = EngineOptions().block_size;

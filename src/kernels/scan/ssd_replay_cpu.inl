@@ -69,6 +69,8 @@ inline void replay_inputs(const SsdReplayHead& head, const float* dots) {
   }
 }
 
+inline constexpr int64_t kReplayAhead = 8192;
+
 // Adds rows [row, row + kRows) of decay * S0 C to y.
 template <int kRows, typename S>
 COLUBER_INLINE void replay_read_rows(const SsdReplayHead& head, int64_t row, const S* state) {
@@ -80,7 +82,10 @@ COLUBER_INLINE void replay_read_rows(const SsdReplayHead& head, int64_t row, con
   for (; n + kLanes <= head.n; n += kLanes) {
     const Vec c = load(head.c + n);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) sum[r] = fma(load_state(state + r * head.n + n), c, sum[r]);
+    for (int r = 0; r < kRows; ++r) {
+      prefetch(state + r * head.n + n + kReplayAhead / sizeof(S));
+      sum[r] = fma(load_state(state + r * head.n + n), c, sum[r]);
+    }
   }
   if (n < head.n) {
     const int left = static_cast<int>(head.n - n);
