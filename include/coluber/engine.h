@@ -78,6 +78,9 @@ struct EngineOptions {
   CacheLayout cache_layout = CacheLayout::kElastic;
   ReplayMode use_replayssm = ReplayMode::kAuto;
   int64_t replayssm_buffer_len = 16;  // inputs in a ring
+  // A request whose prompt was asked under another cache_salt is told so (kDifferentAdapterOrSalt): for one who is all
+  // tenants. Else it hears kNoCommonPrefix, and only the stats know better.
+  bool report_other_salts = false;
   bool verify_states = false;          // checksums of every state that is read
   int64_t tensor_parallel_size = 1;    // describes a shard's state in `inspect`; more than 1 cannot run yet
   int64_t num_speculative_tokens = 0;  // likewise

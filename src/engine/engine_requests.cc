@@ -34,10 +34,12 @@ StateCacheOptions cache_options(const EngineOptions& options, const LoadedModel&
   cache.preemption = options.preemption;
   cache.poison = options.poison_pools;
   cache.verify_states = options.verify_states;
+  cache.tell_other_salts = options.report_other_salts;
+  cache.shared_pages = options.cache_layout == CacheLayout::kShared;
   cache.wait_for_prefixes = options.scheduling_policy == SchedulingPolicy::kFcfs;
   cache.fingerprint = loaded.fingerprint;
   cache.policy.mode = config.checkpoint_mode;
-  cache.policy.unit = config.block_size;
+  cache.policy.unit = options.block_size;
   cache.policy.block_size = config.checkpoint_block_size;
   cache.policy.match_unit = config.prefix_match_unit;
   cache.policy.retention_interval = config.mamba_retention_interval;

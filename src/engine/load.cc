@@ -20,6 +20,7 @@
 #include "formats/quantized_weights.h"
 #include "formats/weight_source.h"
 #include "kernels/op_registry.h"
+#include "layers/cache_binding.h"
 #include "models/family.h"
 
 namespace coluber {
@@ -103,7 +104,6 @@ void refuse_what_cannot_run(const EngineOptions& o) {
   };
   if (o.tensor_parallel_size > 1) refuse(fmt::format("tensor_parallel_size {}", o.tensor_parallel_size));
   if (o.num_speculative_tokens > 0) refuse(fmt::format("num_speculative_tokens {}", o.num_speculative_tokens));
-  if (o.cache_layout != CacheLayout::kElastic) refuse("cache_layout shared");
 }
 
 // The engine's pools keep checkpoints apart from running states: layers and builders see one state a sequence, whatever
@@ -158,8 +158,19 @@ Json config_of(const LoadedModel& loaded) {
   return loaded.config_json.empty() ? Json(Json::Object{}) : parse_config(loaded.config_json, loaded.path);
 }
 
+// Layers are asked what they keep before they are made, for the tokens of an attention page follow from the bytes of a
+// state.
+void unify_pages(const EngineOptions& options, const ModelFamily& family, LoadedModel& loaded) {
+  EngineConfig probe = *loaded.config;
+  ModelLoadContext context{loaded.config_json, loaded.path, *loaded.weights, probe, *loaded.pool, {}, true};
+  const std::unique_ptr<Model> model = family.load(context);
+  set_max_model_len(options, model->info(), probe);
+  unify_cache_pages(probe, options, loaded.config->cache);
+}
+
 void load_weights(const EngineOptions& options, LoadedModel& loaded, bool describe_only) {
   const ModelFamily& family = find_family(loaded.config_json, loaded.path, *loaded.weights);
+  if (options.cache_layout == CacheLayout::kShared) unify_pages(options, family, loaded);
   if (!describe_only) {
     check_fits_memory(*loaded.weights);
     loaded.fingerprint = model_fingerprint(loaded.config_json, *loaded.weights);
@@ -289,6 +300,22 @@ std::unique_ptr<EngineConfig> make_engine_config(const EngineOptions& options) {
   config->allow_bf16_products = options.dtype == "auto";
   config->deterministic = options.deterministic;
   return config;
+}
+
+void unify_cache_pages(const EngineConfig& layers, const EngineOptions& options, CacheConfig& cache) {
+  const LayerSpecs specs = gather_layer_specs(layers);
+  UnifyPageSizeInput rules;
+  rules.block_size = options.block_size;
+  rules.chunk_size = layers.mamba_chunk_size;
+  // The engine's own choice of places needs no block of states, as mode none.
+  const bool is_own_choice = options.mamba_cache_mode == MambaCacheMode::kAuto || !options.enable_prefix_caching;
+  rules.mamba_cache_mode = is_own_choice ? MambaCacheMode::kNone : options.mamba_cache_mode;
+  rules.user_mamba_block_size = options.mamba_block_size;
+  rules.prefill_checkpoint_alignment = get_mamba_prefill_checkpoint_alignment(layers);
+  const UnifiedPageSize unified = unify_layers(specs.states, specs.attention, rules);
+  cache.block_size = unified.attention_block_size;
+  cache.mamba_page_size_padded = unified.mamba_page_size_padded;
+  if (unified.mamba_block_size) cache.checkpoint_block_size = *unified.mamba_block_size;
 }
 
 LoadedModel load_model(const EngineOptions& options) {

@@ -39,6 +39,10 @@ struct LoadedModel {
 // every problem.
 std::unique_ptr<EngineConfig> make_engine_config(const EngineOptions& options);
 
+// Cache layout shared: the tokens of an attention page and the padding of states that make the pages of these layers
+// equal. Throws Error(kInvalidConfig) with the numbers where they cannot be.
+void unify_cache_pages(const EngineConfig& layers, const EngineOptions& options, CacheConfig& cache);
+
 LoadedModel load_model(const EngineOptions& options);
 // The same from a config text and tensors in memory (synthetic models).
 LoadedModel load_model(const EngineOptions& options, std::string config_json, std::unique_ptr<WeightSource> weights);

@@ -3,6 +3,7 @@
 // Requests and the prefix tree: what a new sequence takes over from earlier ones, and what it leaves for later ones.
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -110,13 +111,19 @@ bool StateCache::find_prefix(Sequence& sequence) {
   }
 }
 
-void StateCache::plan_checkpoints_of(Sequence& sequence) const {
+PromptFacts StateCache::facts_of(const Sequence& sequence) const {
   PromptFacts facts;
   facts.prompt_tokens = sequence.num_prompt_tokens;
-  facts.hit_tokens = sequence.num_computed_tokens;
+  facts.hit_tokens = sequence.prefix.hit_tokens;
   facts.common_tokens = sequence.prefix.common_tokens;
   facts.max_checkpoints = std::clamp<int64_t>(
       memory_bytes_ / kBudgetPart / std::max<int64_t>(state_layout_.slot_bytes, 1), 2, kMostCheckpoints);
+  return facts;
+}
+
+void StateCache::plan_checkpoints_of(Sequence& sequence) const {
+  PromptFacts facts = facts_of(sequence);
+  facts.hit_tokens = sequence.num_computed_tokens;
   plan_checkpoints(options_.policy, facts, sequence.prefix.checkpoints);
 }
 
@@ -128,6 +135,9 @@ void StateCache::count_start(Sequence& sequence) {
   counters_.query_tokens += sequence.num_prompt_tokens;
   counters_.hit_tokens += sequence.prefix.hit_tokens;
   ++counters_.miss_reasons[static_cast<size_t>(sequence.prefix.reason)];
+  // The operator may know; a tenant may not, for it says what another one asked.
+  if (sequence.prefix.reason == MissReason::kDifferentAdapterOrSalt && !options_.tell_other_salts)
+    sequence.prefix.reason = MissReason::kNoCommonPrefix;
 }
 
 // Prompts that arrive together and begin alike: the first computes what they share and leaves a state where they part.
@@ -193,25 +203,78 @@ bool StateCache::grow(Sequence& sequence, int64_t num_tokens) {
 // ---- leaving behind --------------------------------------------------------------------------------------------
 
 int64_t StateCache::chunk_end(const Sequence& sequence, int64_t end) const {
-  if (!tree_) return end;
+  if (!tree_ || !tree_->options().has_states) return end;
   const int64_t start = sequence.num_computed_tokens;
-  if (options_.policy.mode == MambaCacheMode::kAlign && tree_->options().has_states) {
+  if (export_alignment_) {
+    if (*export_alignment_ == 1) return end;
+    inner_checkpoints(options_.policy, facts_of(sequence), sequence.prefix.checkpoints, start, end, positions_);
+    for (const int64_t position : positions_)
+      if ((position - start) % *export_alignment_ != 0) return position;
+    return end;
+  }
+  if (options_.policy.mode == MambaCacheMode::kAlign) {
     const AlignFacts facts{start, end - start, sequence.num_prompt_tokens, sequence.num_tokens(),
                            sequence.prefix.common_tokens};
     return start + align_split(align_rule_of(options_.policy, end - start), facts);
   }
-  if (!tree_->options().has_states) return end;
   for (const int64_t position : sequence.prefix.checkpoints)
     if (position > start && position < end) return position;
   return end;
 }
 
-bool StateCache::states_are_finite(const Sequence& sequence) const {
-  const std::byte* slot = slots_->page(sequence.state_slot);
+void StateCache::drop_inner_states(Sequence& sequence) {
+  for (const InnerState& inner : sequence.inner.list) release_slot(inner.slot);
+  sequence.inner.list.clear();
+}
+
+// Where there is no room for all, the later ones save more.
+void StateCache::take_inner_slots(const PlanRow& row) {
+  Sequence& sequence = *row.sequence;
+  drop_inner_states(sequence);
+  if (!tree_ || !tree_->options().has_states || !export_alignment_ || sequence.request_id == 0) return;
+  if (row.num_tokens < 2) return;
+  inner_checkpoints(options_.policy, facts_of(sequence), sequence.prefix.checkpoints, row.read_position,
+                    row.write_position, positions_);
+  std::vector<InnerState>& taken = sequence.inner.list;
+  for (auto position = positions_.rbegin(); position != positions_.rend(); ++position) {
+    const std::optional<int32_t> slot = take(*slots_);
+    if (!slot) break;
+    tags_.clear(*slot);
+    taken.push_back({*position, *slot, {}});
+  }
+  std::ranges::reverse(taken);
+}
+
+// False where one of them is not finite: then none behind it is kept, and nothing of the sequence may be.
+bool StateCache::keep_inner_states(Sequence& sequence) {
+  std::vector<InnerState>& inner = sequence.inner.list;
+  if (inner.empty()) return true;
+  if (!fault(PlantedFault::kSkipScrub) && !new_pages_are_finite(sequence)) {
+    ++counters_.non_finite;
+    drop_inner_states(sequence);
+    return false;
+  }
+  bool finite = true;
+  for (InnerState& state : inner) {
+    finite = finite && (fault(PlantedFault::kSkipScrub) || is_finite(state.slot));
+    if (!finite) continue;
+    publish(sequence, {state.position, state.prefix_hash, std::exchange(state.slot, 0), Hand::kInner});
+  }
+  std::erase_if(inner, [](const InnerState& state) { return state.slot == 0; });
+  drop_inner_states(sequence);
+  ++times_freed_;  // whoever waited for one of them may begin
+  if (!finite) ++counters_.non_finite;
+  return finite;
+}
+
+bool StateCache::is_finite(int32_t id) const {
+  const std::byte* slot = slots_->page(id);
   return std::ranges::all_of(slot_floats_, [slot](const FloatRange& range) {
     return all_finite(slot + range.offset, range.dtype, range.count);
   });
 }
+
+bool StateCache::states_are_finite(const Sequence& sequence) const { return is_finite(sequence.state_slot); }
 
 // Of whole blocks only: what lies behind the last token was never written.
 bool StateCache::new_pages_are_finite(Sequence& sequence) const {
@@ -226,26 +289,29 @@ bool StateCache::new_pages_are_finite(Sequence& sequence) const {
   return true;
 }
 
-bool StateCache::add_checkpoint(Sequence& sequence, Hand hand) {
-  const int64_t position = sequence.num_computed_tokens;
+bool StateCache::add_checkpoint(Sequence& sequence, const KeptState& state) {
+  const int64_t position = state.position;
   PrefixCheckpoint checkpoint;
   checkpoint.position = position;
-  checkpoint.prefix_hash = sequence.prefix_hash;
-  StateTag tag = tag_of(sequence);
-  tag.checksum = checksum_of(sequence.state_slot);
+  checkpoint.prefix_hash = state.prefix_hash;
+  StateTag tag = tag_at(position, state.prefix_hash);
+  tag.checksum = checksum_of(state.slot);
   if (fault(PlantedFault::kTagOffByOne)) ++tag.position;
-  int32_t slot = sequence.state_slot;
-  if (hand == Hand::kCopy) {
+  int32_t slot = state.slot;
+  if (state.hand == Hand::kCopy) {
     const std::optional<int32_t> copy = take(*slots_);
     if (!copy) return false;
     slot = *copy;
-    const int32_t source =
-        fault(PlantedFault::kSwapSlots) && slot > 1 && slots_->in_use(slot - 1) ? slot - 1 : sequence.state_slot;
-    const bool early = fault(PlantedFault::kPublishBeforeWrite) && !before_write_.empty();
-    device_.copy(slots_->page(slot), early ? before_write_.data() : slots_->page(source), state_layout_.slot_bytes);
-  } else {
+  } else if (state.hand == Hand::kGive) {
     sequence.state_slot = 0;
     if (sequence.request_id != 0) --request_slots_;
+  }
+  if (state.hand != Hand::kGive) {
+    const int32_t source =
+        fault(PlantedFault::kSwapSlots) && slot > 1 && slots_->in_use(slot - 1) ? slot - 1 : state.slot;
+    const bool early = fault(PlantedFault::kPublishBeforeWrite) && !before_write_.empty();
+    const std::byte* from = early ? before_write_.data() : slots_->page(source);
+    if (from != slots_->page(slot)) device_.copy(slots_->page(slot), from, state_layout_.slot_bytes);
   }
   checkpoint.slot = slot;
   checkpoint.checksum = tag.checksum;
@@ -260,30 +326,36 @@ bool StateCache::add_checkpoint(Sequence& sequence, Hand hand) {
   return true;
 }
 
-// Leaves the sequence's pages, and its states at its position, to whoever begins like it. False where they are not
-// finite.
+// Leaves the sequence's pages up to the state's position, and the state, to whoever begins like it.
+void StateCache::publish(Sequence& sequence, const KeptState& state) {
+  if (sequence.place.node < 0) stand_at(sequence, tree_->root(root_name(sequence)));
+  const int64_t unit = tree_->options().unit;
+  stand_at(sequence, tree_->extend(sequence.place.node, sequence.tokens, state.position, sequence.pages));
+  const bool reached = tree_->position_of(sequence.place.node) == state.position / unit * unit;
+  const bool added = reached && tree_->options().has_states &&
+                     !tree_->has_checkpoint(sequence.place.node, sequence.tokens, state.position) &&
+                     add_checkpoint(sequence, state);
+  if (!added && state.hand == Hand::kInner) release_slot(state.slot);
+  while (options_.cached_bytes > 0 && tree_->bytes() > options_.cached_bytes &&
+         tree_->evict(PrefixTree::Wanted::kAny)) {
+  }
+}
+
+// The same of its running state. False where that, or a page, is not finite.
 bool StateCache::publish(Sequence& sequence, Hand hand) {
-  const int64_t position = sequence.num_computed_tokens;
-  if (position == 0) return true;
+  if (sequence.num_computed_tokens == 0) return true;
   fold_rings(sequence);
   if (!fault(PlantedFault::kSkipScrub) && (!states_are_finite(sequence) || !new_pages_are_finite(sequence))) {
     ++counters_.non_finite;
     return false;
   }
-  if (sequence.place.node < 0) stand_at(sequence, tree_->root(root_name(sequence)));
-  const int64_t unit = tree_->options().unit;
-  stand_at(sequence, tree_->extend(sequence.place.node, sequence.tokens, position, sequence.pages));
-  const bool reached = tree_->position_of(sequence.place.node) == position / unit * unit;
-  if (reached && tree_->options().has_states && !tree_->has_checkpoint(sequence.place.node, sequence.tokens, position))
-    add_checkpoint(sequence, hand);
-  while (options_.cached_bytes > 0 && tree_->bytes() > options_.cached_bytes &&
-         tree_->evict(PrefixTree::Wanted::kAny)) {
-  }
+  publish(sequence, {sequence.num_computed_tokens, sequence.prefix_hash, sequence.state_slot, hand});
   return true;
 }
 
 bool StateCache::keep_step_end(Sequence& sequence) {
   if (!tree_ || sequence.request_id == 0) return true;
+  if (!keep_inner_states(sequence)) return false;
   const int64_t position = sequence.num_computed_tokens;
   const PromptFacts facts{sequence.num_prompt_tokens, sequence.prefix.hit_tokens, sequence.prefix.common_tokens, 0};
   const bool planned = std::ranges::binary_search(sequence.prefix.checkpoints, position);
@@ -314,6 +386,8 @@ void StateCache::drop_broken(Sequence& sequence) {
 void StateCache::clear_prefixes() {
   if (tree_) tree_->clear();
   ++times_freed_;
+  give_back(*slots_);
+  if (pages_) give_back(*pages_);
 }
 
 void StateCache::fill_with_nan(const Sequence& sequence) {
@@ -336,6 +410,7 @@ std::string StateCache::audit(std::span<const Sequence* const> sequences) const 
   for (const Sequence* sequence : sequences) {
     pages.insert(pages.end(), sequence->pages.begin(), sequence->pages.end());
     if (sequence->state_slot != 0) slots.push_back(sequence->state_slot);
+    for (const InnerState& inner : sequence->inner.list) slots.push_back(inner.slot);
     locks += sequence->place.node >= 0 ? 1 : 0;
   }
   if (tree_ && locks != tree_->num_locks())

@@ -44,10 +44,14 @@ void Runner::fill_rows(const StepPlan& plan) {
   is_prefilling_.clear();
   long_rope_.clear();
   logits_rows_.clear();
+  state_exports_.clear();
   query_start_loc_.assign(1, 0);
   logits_of_plan_row_.assign(plan.rows.size(), {});
   for (int32_t plan_row : order_) {
     const PlanRow& row = plan.rows[static_cast<size_t>(plan_row)];
+    for (const InnerState& inner : row.sequence->inner.list)
+      state_exports_.push_back({static_cast<int32_t>(seq_lens_.size()),
+                                static_cast<int32_t>(inner.position - row.read_position), inner.slot});
     fill_tokens(row);
     const auto end = static_cast<int32_t>(token_ids_.size());
     query_start_loc_.push_back(end);
@@ -108,6 +112,7 @@ void Runner::build_metadata() {
   common.slot_mapping = slot_mapping_;
   common.is_prefilling = is_prefilling_;
   common.replayssm_decode_base = replay_base_;
+  common.state_exports = state_exports_;
   for (int64_t r = 0; r < rows; ++r) {
     common.max_query_len = std::max<int64_t>(common.max_query_len, common.query_len(r));
     common.max_seq_len = std::max<int64_t>(common.max_seq_len, seq_lens_[static_cast<size_t>(r)]);

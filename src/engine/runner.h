@@ -72,6 +72,7 @@ class Runner {
   int64_t page_columns_ = 0;
   std::vector<const AttentionMetadata*> layer_metadata_;
   int replay_layer_ = -1;  // one of the layers that replay; -1: none
+  std::vector<StateExport> state_exports_;
   std::vector<int32_t> logits_rows_;
   std::vector<float> logits_;
   struct LogitsRange {

@@ -24,6 +24,20 @@ struct TreePlace {
   TreePlace& operator=(const TreePlace&) { return *this; }
 };
 
+// States that the running step leaves from inside its tokens, each in a slot that is the sequence's until the step's
+// end. A copy of a sequence has none.
+struct InnerState {
+  int64_t position = 0;
+  int32_t slot = 0;
+  PrefixHash prefix_hash;
+};
+struct InnerStates {
+  std::vector<InnerState> list;  // by position
+  InnerStates() = default;
+  InnerStates(const InnerStates&) {}
+  InnerStates& operator=(const InnerStates&) { return *this; }
+};
+
 // What the prefix cache found for a sequence, and where it shall keep states of it.
 struct PrefixUse {
   int64_t hit_tokens = 0;
@@ -45,6 +59,7 @@ struct Sequence {
   std::string cache_salt;
   PrefixUse prefix;
   TreePlace place;
+  InnerStates inner;
   int64_t checked_tokens = 0;              // attention pages up to here were found finite
   int64_t num_starts = 0;                  // more than 1: it was preempted
   int64_t lost_tokens = 0;                 // computed when it was preempted, and to be computed again

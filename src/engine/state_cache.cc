@@ -17,8 +17,11 @@ namespace {
 // Addresses for attention pages: 2^44 bytes is more than any machine's memory and fits the address space.
 constexpr int64_t kMaxPageRangeBytes = int64_t{1} << 44;
 
-// Memory that a pool keeps for the next request even while it is idle.
-constexpr int64_t kKeptBytes = int64_t{64} << 20;
+// Memory that a pool keeps for the next request even while it is idle: a part of the budget, and no more than this.
+constexpr int64_t kKeptPart = 32;
+constexpr int64_t kMostKeptBytes = int64_t{64} << 20;
+// Of the budget, that free pages between used ones may take beyond it before cached prefixes give way for their sake.
+constexpr int64_t kScatteredPart = 8;
 
 // A node of the prefix tree takes about 200 bytes.
 constexpr int64_t kLeastBytesANode = 4096;
@@ -38,31 +41,46 @@ PrefixHash StateCache::hash_of_nothing(bool long_rope) {
 StateCache::StateCache(const EngineConfig& config, Device& device, const StateCacheOptions& options)
     : device_(device),
       memory_bytes_(options.memory_bytes),
-      tags_("states", options.num_slots + 1),
+      tags_("states", 1),
       fingerprint_(options.fingerprint),
       long_rope_beyond_(config.long_rope_beyond),
       options_(options) {
-  CacheLayouts layouts = make_cache_layouts(config, options.packing);
-  state_layout_ = std::move(layouts.state);
-  attention_layout_ = std::move(layouts.attention);
-  const int64_t slot_bytes = std::max<int64_t>(state_layout_.slot_bytes, 1);
-  slots_ = std::make_unique<PagePool>(device, "states", slot_bytes, options.num_slots + 1);
-  slots_->set_poison(options.poison);
-  if (state_layout_.slot_bytes > 0) bind_state_layers(config, state_layout_, *slots_);
-  if (attention_layout_.page_bytes > 0) {
-    const int64_t most = std::min(memory_bytes_, kMaxPageRangeBytes) / attention_layout_.page_bytes;
-    pages_ = std::make_unique<PagePool>(device, "attention pages", attention_layout_.page_bytes,
-                                        std::clamp<int64_t>(most + 1, 2, std::numeric_limits<int32_t>::max()));
-    pages_->set_poison(options.poison);
-    bind_attention_layers(config, attention_layout_, *pages_);
-  }
+  make_pools(config);
+  tags_ = StateTagTable("states", slots_->max_pages());
   if (!can_ever_hold(1))
-    throw make_error(ErrorCode::kOutOfMemory,
-                     "one sequence needs {} of state cache and only {} may be used; allow more memory for the cache",
-                     format_bytes(bytes_for(1)), format_bytes(memory_bytes_));
+    throw make_error(
+        ErrorCode::kOutOfMemory,
+        "one sequence needs {} of cache ({} for its states, {} for the first {} tokens of attention) and {} "
+        "may be used; allow {} bytes or more (--kv-cache-memory-bytes)",
+        format_bytes(bytes_for(1)), format_bytes(state_layout_.slot_bytes), format_bytes(attention_layout_.page_bytes),
+        attention_layout_.block_size, format_bytes(memory_bytes_), bytes_for(1));
   find_floats(config);
   find_rings(config);
   make_tree();
+  export_alignment_ = get_mamba_prefill_checkpoint_alignment(config);
+}
+
+void StateCache::make_pools(const EngineConfig& config) {
+  CacheLayouts layouts =
+      options_.shared_pages ? make_shared_cache_layouts(config) : make_cache_layouts(config, options_.packing);
+  state_layout_ = std::move(layouts.state);
+  attention_layout_ = std::move(layouts.attention);
+  if (attention_layout_.page_bytes > 0) {
+    const int64_t most = std::min(memory_bytes_, kMaxPageRangeBytes) / attention_layout_.page_bytes;
+    // A pool that cannot hold one sequence is refused below, with the sizes.
+    const int64_t fewest = 2 + layouts.blocks_per_slot;
+    pages_ = std::make_unique<PagePool>(device_, "attention pages", attention_layout_.page_bytes,
+                                        std::clamp<int64_t>(most + 1, fewest, std::numeric_limits<int32_t>::max()));
+    pages_->set_poison(options_.poison);
+    bind_attention_layers(config, attention_layout_, *pages_);
+  }
+  if (pages_ && layouts.blocks_per_slot > 0)
+    slots_ = std::make_unique<PagePool>(*pages_, "states", layouts.blocks_per_slot);
+  else
+    slots_ = std::make_unique<PagePool>(device_, "states", std::max<int64_t>(state_layout_.slot_bytes, 1),
+                                        options_.num_slots + 1);
+  slots_->set_poison(options_.poison);
+  if (state_layout_.slot_bytes > 0) bind_state_layers(config, state_layout_, *slots_);
 }
 
 void StateCache::find_floats(const EngineConfig& config) {
@@ -83,8 +101,10 @@ void StateCache::find_floats(const EngineConfig& config) {
 void StateCache::make_tree() {
   if (options_.policy.mode == MambaCacheMode::kNone) return;
   PrefixTreeOptions tree;
-  if (pages_) options_.policy.unit = attention_layout_.block_size;
-  tree.unit = options_.policy.unit;
+  // Shared pages are long: states are kept at finer places than their ends.
+  if (pages_ && !options_.shared_pages) options_.policy.unit = attention_layout_.block_size;
+  tree.unit = pages_ ? attention_layout_.block_size : options_.policy.unit;
+  tree.grain = options_.policy.unit;
   if (options_.policy.mode != MambaCacheMode::kAuto)
     tree.grain = options_.policy.match_unit.value_or(options_.policy.block_size);
   tree.has_pages = pages_ != nullptr;
@@ -115,12 +135,22 @@ bool StateCache::fits(int64_t more_bytes) const {
   return more_bytes <= memory_bytes_ - used;
 }
 
-// The kind that idles gives its memory to the one that grows.
-void StateCache::trim_idle_pool(const PagePool& growing) {
-  if (mapped_bytes() <= memory_bytes_ + kKeptBytes) return;
-  PagePool* idle = &growing == slots_.get() ? pages_.get() : slots_.get();
-  // Looking through a pool takes long: only where there is something to find.
-  if (idle != nullptr && idle->mapped_bytes() - idle->num_used() * idle->page_bytes() > kKeptBytes) idle->trim();
+int64_t StateCache::kept_bytes() const {
+  return std::clamp(memory_bytes_ / kKeptPart, std::min(2 * slots_->slab_bytes(), kMostKeptBytes), kMostKeptBytes);
+}
+
+// The kind that idles gives its memory to the one that grows: what is mapped stays within the budget, but for a slab of
+// each kind and for used pages that lie scattered.
+void StateCache::keep_within_budget(PagePool& growing) {
+  if (mapped_bytes() <= memory_bytes_) return;
+  PagePool* other = &growing == slots_.get() ? pages_.get() : slots_.get();
+  if (other != nullptr) other->trim();
+  growing.trim();
+  const int64_t most = memory_bytes_ + memory_bytes_ / kScatteredPart + 2 * growing.slab_bytes();
+  while (mapped_bytes() > most && tree_ && tree_->evict(PrefixTree::Wanted::kAny)) {
+    if (other != nullptr) other->trim();
+    growing.trim();
+  }
 }
 
 std::optional<int32_t> StateCache::take(PagePool& pool) {
@@ -131,12 +161,14 @@ std::optional<int32_t> StateCache::take(PagePool& pool) {
     const bool has_id = pool.num_free() > 0;
     if (has_id && fits(bytes)) {
       try {
-        const std::optional<int32_t> id = pool.allocate();
-        if (is_slot && id) set_ring_count(*id, 0);
-        trim_idle_pool(pool);
-        counters_.peak_recurrent_bytes = std::max(counters_.peak_recurrent_bytes, recurrent_bytes());
-        counters_.peak_attention_bytes = std::max(counters_.peak_attention_bytes, attention_bytes());
-        return id;
+        // None: free pages of a shared pool are no neighbours.
+        if (const std::optional<int32_t> id = pool.allocate()) {
+          if (is_slot) set_ring_count(*id, 0);
+          keep_within_budget(pool);
+          counters_.peak_recurrent_bytes = std::max(counters_.peak_recurrent_bytes, recurrent_bytes());
+          counters_.peak_attention_bytes = std::max(counters_.peak_attention_bytes, attention_bytes());
+          return id;
+        }
       } catch (const Error& error) {  // the system has less memory than the budget says
         log_warn("no memory for another of '{}': {}", pool.name(), error.what());
       }
@@ -198,6 +230,7 @@ void StateCache::release(Sequence& sequence) {
   for (int32_t page : sequence.pages) pages_->release(page);
   sequence.pages.clear();
   give_slot_back(sequence);
+  drop_inner_states(sequence);
   stand_at(sequence, -1);
   std::erase(prefilling_, &sequence);
   if (sequence.parked) counters_.parked_bytes -= sequence.parked->bytes();
@@ -211,8 +244,8 @@ void StateCache::release(Sequence& sequence) {
 }
 
 // Memory goes back where most of a large pool lies idle: often enough to matter, and not after every request.
-void StateCache::give_back(PagePool& pool) {
-  if (pool.mapped_bytes() > kKeptBytes && pool.num_used() * pool.page_bytes() < pool.mapped_bytes() / 4) pool.trim();
+void StateCache::give_back(PagePool& pool) const {
+  if (pool.idle_bytes() > kept_bytes() && pool.used_bytes() < pool.mapped_bytes() / 4) pool.trim();
 }
 
 void StateCache::release_slot(int32_t slot) {
@@ -233,14 +266,18 @@ int64_t StateCache::attention_slot(const Sequence& sequence, int64_t position) c
   return int64_t{sequence.pages[static_cast<size_t>(position / block_size)]} * block_size + position % block_size;
 }
 
-StateTag StateCache::tag_of(const Sequence& sequence) const {
+StateTag StateCache::tag_at(int64_t position, const PrefixHash& prefix_hash) const {
   StateTag tag;
   tag.model = fingerprint_;
   tag.layout_id = state_layout_.id;
-  tag.position = sequence.num_computed_tokens;
-  tag.prefix = sequence.prefix_hash.value();
+  tag.position = position;
+  tag.prefix = prefix_hash.value();
   tag.written = true;
   return tag;
+}
+
+StateTag StateCache::tag_of(const Sequence& sequence) const {
+  return tag_at(sequence.num_computed_tokens, sequence.prefix_hash);
 }
 
 void StateCache::check_read(const PlanRow& row) const {
@@ -272,6 +309,7 @@ void StateCache::begin_write(const PlanRow& row) {
     before_write_.assign(state, state + state_layout_.slot_bytes);
   }
   tags_.clear(row.write_slot);
+  take_inner_slots(row);
 }
 
 std::optional<Hash128> StateCache::checksum_of(int32_t slot) const {
@@ -281,8 +319,17 @@ std::optional<Hash128> StateCache::checksum_of(int32_t slot) const {
 
 void StateCache::end_write(const PlanRow& row) {
   Sequence& sequence = *row.sequence;
-  const auto first = static_cast<size_t>(row.read_position);
-  sequence.prefix_hash.extend(std::span(sequence.tokens).subspan(first, static_cast<size_t>(row.num_tokens)));
+  int64_t hashed = row.read_position;
+  const auto hash_to = [&](int64_t position) {
+    const std::span<const int32_t> tokens(sequence.tokens);
+    sequence.prefix_hash.extend(tokens.subspan(static_cast<size_t>(hashed), static_cast<size_t>(position - hashed)));
+    hashed = position;
+  };
+  for (InnerState& inner : sequence.inner.list) {
+    hash_to(inner.position);
+    inner.prefix_hash = sequence.prefix_hash;
+  }
+  hash_to(row.write_position);
   sequence.num_computed_tokens = row.write_position;
   StateTag tag = tag_of(sequence);
   tag.checksum = checksum_of(row.write_slot);
@@ -292,7 +339,8 @@ void StateCache::end_write(const PlanRow& row) {
 int64_t StateCache::free_slots() const noexcept { return slots_->num_free(); }
 int64_t StateCache::free_pages() const noexcept { return pages_ ? pages_->num_free() : 0; }
 int64_t StateCache::mapped_bytes() const noexcept {
-  return slots_->mapped_bytes() + (pages_ ? pages_->mapped_bytes() : 0);
+  const bool has_own_pages = pages_ && !pages_->shares(*slots_);
+  return slots_->mapped_bytes() + (has_own_pages ? pages_->mapped_bytes() : 0);
 }
 
 }  // namespace coluber

@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
-#include "base/thread_pool.h"
 #include "cache/cache_layout.h"
 #include "cache/checkpoint_policy.h"
 #include "cache/page_pool.h"
 #include "cache/prefix_tree.h"
 #include "cache/session_layout.h"
+#include "base/thread_pool.h"
 #include "cache/state_tag.h"
 #include "coluber/config.h"
 #include "coluber/engine.h"
@@ -59,8 +59,10 @@ struct StateCacheOptions {
   int64_t parking_bytes = 0;  // most that parked sequences may hold
   PreemptionMode preemption = PreemptionMode::kAuto;
   bool wait_for_prefixes = true;  // who begins like a prompt that is being computed waits for its states
+  bool tell_other_salts = false;  // a request is told that what it asks was asked under another salt
   bool verify_states = false;     // a checksum of every state that is written, proven at every read
   StatePacking packing = StatePacking::kAligned;
+  bool shared_pages = false;  // states and attention pages from one pool of equal pages
   PlantedFault fault = PlantedFault::kNone;
 };
 
@@ -162,6 +164,7 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   // The three moments of a row: the tag must be what the plan expects; the slot is void; the slot holds the new
   // position.
   void check_read(const PlanRow& row) const;
+  // Also takes slots for states that the row leaves from inside its tokens.
   void begin_write(const PlanRow& row);
   void end_write(const PlanRow& row);
 
@@ -171,19 +174,22 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
 
  private:
   int64_t pages_for(int64_t num_tokens) const;
-  static void give_back(PagePool& pool);
+  void give_back(PagePool& pool) const;
   StateTag tag_of(const Sequence& sequence) const;  // of a state that holds the sequence's computed tokens
+  StateTag tag_at(int64_t position, const PrefixHash& prefix_hash) const;
   // Another slot or so many pages under the budget, or nothing.
   bool fits(int64_t more_bytes) const;
   // One page of the pool, for which cached prefixes give way; none where even that does not help.
   std::optional<int32_t> take(PagePool& pool);
   bool take_slot(Sequence& sequence);
   void give_slot_back(Sequence& sequence);
+  void make_pools(const EngineConfig& config);
   void find_floats(const EngineConfig& config);
   void find_rings(const EngineConfig& config);
   void check_ring(const PlanRow& row) const;
   void make_tree();
-  void trim_idle_pool(const PagePool& growing);
+  int64_t kept_bytes() const;
+  void keep_within_budget(PagePool& growing);
 
   void retain_page(int32_t page) override { pages_->retain(page); }
   void release_page(int32_t page) override { pages_->release(page); }
@@ -197,10 +203,23 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   bool adopt_states(Sequence& sequence, const PrefixMatch& match);
   bool adopt_tail(Sequence& sequence, const PrefixCheckpoint& checkpoint);
   void count_start(Sequence& sequence);
+  PromptFacts facts_of(const Sequence& sequence) const;
   void plan_checkpoints_of(Sequence& sequence) const;
-  enum class Hand { kCopy, kGive };  // the state: a copy of it, or itself
+  void take_inner_slots(const PlanRow& row);
+  void drop_inner_states(Sequence& sequence);
+  bool keep_inner_states(Sequence& sequence);
+  // Whose slot a kept state gets: a copy of the running one, the running one itself, or one that the step filled.
+  enum class Hand { kCopy, kGive, kInner };
+  struct KeptState {
+    int64_t position = 0;
+    PrefixHash prefix_hash;
+    int32_t slot = 0;
+    Hand hand = Hand::kCopy;
+  };
   bool publish(Sequence& sequence, Hand hand);
-  bool add_checkpoint(Sequence& sequence, Hand hand);
+  void publish(Sequence& sequence, const KeptState& state);
+  bool add_checkpoint(Sequence& sequence, const KeptState& state);
+  bool is_finite(int32_t slot) const;
   void stand_at(Sequence& sequence, int32_t node);
   bool new_pages_are_finite(Sequence& sequence) const;
   bool park(Sequence& sequence);
@@ -236,8 +255,10 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   uint64_t times_freed_ = 0;
   int64_t request_slots_ = 0;  // slots given to requests
   double token_cost_us_ = 1000.0;
-  std::vector<Sequence*> prefilling_;    // of requests, that began and have not reached their prompts' ends
-  std::vector<std::byte> before_write_;  // of kPublishBeforeWrite
+  std::optional<int64_t> export_alignment_;  // of states inside a chunk; none: a chunk ends where a state is kept
+  mutable std::vector<int64_t> positions_;   // scratch
+  std::vector<Sequence*> prefilling_;        // of requests, that began and have not reached their prompts' ends
+  std::vector<std::byte> before_write_;      // of kPublishBeforeWrite
 };
 
 }  // namespace coluber

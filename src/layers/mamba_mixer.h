@@ -51,6 +51,7 @@ class MambaMixer : public MambaBase {
   std::vector<DType> get_state_dtype() const override;
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kMamba1; }
   std::vector<StateLaneOrder> get_state_lane_order() const override;
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
 
   // x [T, hidden_size] to y [T, hidden_size], overwritten unless `accumulate`; y must not overlap x.
   void forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate = false);

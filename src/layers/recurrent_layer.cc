@@ -66,28 +66,8 @@ StateExports prefill_exports(const BaseMambaAttentionMetadata& metadata) {
 
 void export_conv_windows(const CausalConv1dArgs& args, const BaseMambaAttentionMetadata& metadata,
                          const TensorView& state) {
-  const StateExports exports = prefill_exports(metadata);
-  if (exports.starts == nullptr) return;
-  const StateSlots slots = prefill_slots(metadata, state);
-  const int64_t taps = args.width - 1, channels = args.channels;
-  for (int64_t row = 0; row < metadata.num_prefills; ++row) {
-    const float* x =
-        args.x + (metadata.num_decodes + metadata.query_start_loc_p[static_cast<size_t>(row)]) * args.x_stride;
-    const void* before = slots.source(row);
-    for (int64_t i = exports.first(row); i < exports.last(row); ++i) {
-      void* out = slots.at(exports.slots[i]);
-      for (int64_t j = 0; j < taps; ++j) {
-        const int64_t token = exports.offsets[i] - taps + j;  // below 0: what the row began with
-        for (int64_t c = 0; c < channels; ++c) {
-          const float value = token >= 0 ? x[token * args.x_stride + c]
-                              : before == nullptr
-                                  ? 0.0f
-                                  : load_state_element(before, slots.dtype, (taps + token) * channels + c);
-          store_state_element(out, slots.dtype, j * channels + c, value);
-        }
-      }
-    }
-  }
+  export_windows(args.width - 1, args.channels, metadata, state,
+                 [&args](int64_t token, int64_t channel) { return args.x[token * args.x_stride + channel]; });
 }
 
 void convolve_rows(CausalConv1dArgs args, const StepRows& rows, ThreadPool& pool) {

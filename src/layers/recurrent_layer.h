@@ -49,8 +49,34 @@ StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const Tenso
 
 // The states that the step wants from inside its prefills; none where it wants none.
 StateExports prefill_exports(const BaseMambaAttentionMetadata& metadata);
-// The windows of a convolution over `x` (the step's first token on) at those places. Before the convolution, which
-// overwrites the windows that the rows begin with.
+// The windows of a convolution at those places: its last `taps` inputs, which `input(token, channel)` gives from the
+// step's first token on. Before the convolution, which overwrites the windows that the rows begin with.
+template <typename Input>
+void export_windows(int64_t taps, int64_t channels, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
+                    const Input& input) {
+  const StateExports exports = prefill_exports(metadata);
+  if (exports.starts == nullptr) return;
+  const StateSlots slots = prefill_slots(metadata, state);
+  for (int64_t row = 0; row < metadata.num_prefills; ++row) {
+    const int64_t first = metadata.num_decodes + metadata.query_start_loc_p[static_cast<size_t>(row)];
+    const void* before = slots.source(row);
+    for (int64_t i = exports.first(row); i < exports.last(row); ++i) {
+      void* out = slots.at(exports.slots[i]);
+      for (int64_t j = 0; j < taps; ++j) {
+        const int64_t token = exports.offsets[i] - taps + j;  // below 0: what the row began with
+        for (int64_t c = 0; c < channels; ++c) {
+          float value = 0.0f;
+          if (token >= 0)
+            value = input(first + token, c);
+          else if (before != nullptr)
+            value = load_state_element(before, slots.dtype, (taps + token) * channels + c);
+          store_state_element(out, slots.dtype, j * channels + c, value);
+        }
+      }
+    }
+  }
+}
+// The same of a causal convolution.
 void export_conv_windows(const CausalConv1dArgs& args, const BaseMambaAttentionMetadata& metadata,
                          const TensorView& state);
 

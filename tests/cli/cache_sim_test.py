@@ -105,5 +105,30 @@ class CacheSim(CliTest):
                 self.fails(4, "cache-sim", self.folder / "bad.jsonl", says=["line 1", says])
 
 
+    def test_modes_stand_beside_an_oracle_that_keeps_everything(self):
+        rows = self.simulate("--synthetic", "mixed", "--requests", "300", "--compare")
+        by_mode = {row["mode"]: row for row in rows}
+        self.assertEqual(list(by_mode), ["auto", "all", "align", "none"])
+        for row in rows:
+            self.assertEqual(row["requests"], 300)
+            self.assertGreaterEqual(row["prompt_tokens_computed"], row["oracle_tokens"])
+        self.assertGreaterEqual(by_mode["none"]["prompt_tokens_computed"], by_mode["none"]["query_tokens"])
+        self.assertLess(by_mode["auto"]["of_oracle"], 1.15)
+        self.assertLess(by_mode["auto"]["prompt_tokens_computed"], by_mode["none"]["prompt_tokens_computed"])
+        self.fails(USAGE, "cache-sim", "--synthetic", "mixed", "--compare", "--svg", self.folder / "x.svg", says="--svg")
+
+    def test_the_oracle_computes_what_nobody_said_before(self):
+        lines = [{"arrival_s": i * 100, "tokens": 1000, "prefix": [["system", 600]], "output_tokens": 1} for i in range(3)]
+        rows = self.simulate(*SMALL, "--compare", lines=lines)
+        for row in rows:
+            self.assertEqual(row["oracle_tokens"], 1000 + 2 * 400)
+        self.assertEqual(rows[-1]["prompt_tokens_computed"], 3000)
+
+    def test_pages_of_one_size_give_the_same_hits(self):
+        lines = [{"arrival_s": i * 100, "tokens": 1000, "prefix": [["system", 600]], "output_tokens": 1} for i in range(4)]
+        elastic, shared = (self.simulate(*SMALL, "--cache-layout", layout, lines=lines) for layout in ("elastic", "shared"))
+        self.assertEqual(elastic["hit_tokens"], shared["hit_tokens"])
+
+
 if __name__ == "__main__":
     unittest.main()

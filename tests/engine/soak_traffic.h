@@ -27,6 +27,7 @@ struct Trace {
   uint64_t seed = 0;
   int64_t operations = 400;
   PlantedFault fault = PlantedFault::kNone;
+  CacheLayout layout = CacheLayout::kElastic;
 };
 
 class Traffic {
@@ -92,6 +93,7 @@ class Traffic {
                                                                                                       : upto(3))];
     options.scheduling_policy = once_in(2) ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
     if (once_in(3)) options.long_prefill_token_threshold = 1 + upto(30);
+    options.cache_layout = trace_.layout;
     options.kv_cache_memory_bytes = int64_t{1} << 30;
     engine_ = Engine::load(options);
     const int64_t one = impl().cache->bytes_for(kLongest);

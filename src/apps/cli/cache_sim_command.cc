@@ -9,6 +9,7 @@
 #include "apps/cli/layer_strip.h"
 #include "apps/cli/output.h"
 #include "apps/cli/progress.h"
+#include "apps/cli/sim_compare.h"
 #include "apps/cli/sim_picture.h"
 #include "apps/cli/sim_trace.h"
 #include "apps/cli/simulation.h"
@@ -22,6 +23,7 @@ namespace {
 constexpr int64_t kDefaultMaxNumSeqs = 64;
 constexpr int64_t kDefaultMemoryBytes = int64_t{8} << 30;
 constexpr int64_t kDefaultMaxModelLen = 131072;
+constexpr double kMixedMemoryPart = 0.1;  // of the memory that all requests of mixed traffic need
 
 // A hybrid of some seven billion parameters on a large CPU: 24 states of 1 MB, four attention layers.
 struct SimOptions {
@@ -32,6 +34,7 @@ struct SimOptions {
   std::optional<double> rate;
   std::optional<int64_t> requests, seed, shared_tokens, turn_tokens, output_tokens, turns, documents;
   std::optional<std::string> svg;
+  bool compare = false;
   bool json = false;
   bool no_picture = false;
 };
@@ -45,8 +48,9 @@ void declare_traffic(Arguments& arguments, SimOptions& options) {
   arguments.text(
       "--synthetic", &options.synthetic, "KIND",
       "chat: conversations behind a few system prompts; rag: questions about documents, some of them popular; "
-      "agents: long tool descriptions, many short turns, some of them done again");
-  arguments.integer("--requests", &options.requests, {1, 100000000}, "requests in all; without it 20000");
+      "agents: long tool descriptions, many short turns, some of them done again; mixed: prompts of 1 to 4000 tokens, "
+      "30 % of them with a shared beginning, 5 % given up, all at once");
+  arguments.integer("--requests", &options.requests, {1, 100000000}, "requests in all; without it 20000 (mixed: 2000)");
   arguments.number("--rate", &options.rate, {1e-6, 1e6}, "requests a second, on average; without it 2");
   arguments.integer("--seed", &options.seed, {0}, "the same seed makes the same requests");
   arguments.integer("--shared-tokens", &options.shared_tokens, {1, kMostTokens}, "of the beginning that many share");
@@ -72,6 +76,8 @@ void declare(Arguments& arguments, SimOptions& options) {
   arguments.section("Engine");
   options.engine.declare_lengths(arguments);
   arguments.section("Output");
+  arguments.flag("--compare", &options.compare,
+                 "a table of all cache modes, beside an oracle that keeps whatever was ever computed");
   arguments.text("--svg", &options.svg, "FILE", "the picture as a file");
   arguments.flag("--json", &options.json, "one JSON object instead of text and picture");
   arguments.flag("--no-picture", &options.no_picture, "the numbers alone");
@@ -80,6 +86,8 @@ void declare(Arguments& arguments, SimOptions& options) {
       "coluber cache-sim --synthetic agents --rate 0.5 --kv-cache-memory-bytes 2GB --mamba-cache-mode align",
       "another policy, in less memory");
   arguments.example("coluber cache-sim trace.jsonl --model path/to/model --max-num-seqs 128", "traffic of your own");
+  arguments.example("coluber cache-sim --synthetic mixed --compare",
+                    "what each mode computes again, in memory for a tenth of the requests");
   arguments.footnote(
       "The scheduler, the prefix cache and the pools are the engine's own; only the model computes nothing, and the "
       "clock "
@@ -100,6 +108,7 @@ SimModel model_of(const SimOptions& options) {
     const ModelFacts facts = gather_facts(description.model->info(), *description.config);
     model.state_bytes = facts.state_bytes_per_sequence;
     model.kv_bytes_per_token = facts.kv_bytes_per_token;
+    model.prefill_checkpoint_alignment = facts.prefill_checkpoint_alignment;
   }
   model.state_bytes = options.state_bytes.value_or(model.state_bytes);
   model.kv_bytes_per_token = options.kv_bytes_per_token.value_or(model.kv_bytes_per_token);
@@ -111,9 +120,14 @@ SimModel model_of(const SimOptions& options) {
   return model;
 }
 
-EngineOptions engine_options_of(const SimOptions& options) {
+SyntheticTraffic traffic_of(const SimOptions& options);
+
+EngineOptions engine_options_of(const SimOptions& options, const SimModel& model) {
   EngineOptions engine = options.engine.options(false);
   if (engine.max_model_len == 0) engine.max_model_len = kDefaultMaxModelLen;
+  if (engine.kv_cache_memory_bytes == 0 && options.synthetic == "mixed")
+    engine.kv_cache_memory_bytes =
+        memory_for_part(*make_synthetic_trace(traffic_of(options)), engine, model, kMixedMemoryPart);
   if (engine.kv_cache_memory_bytes == 0) engine.kv_cache_memory_bytes = kDefaultMemoryBytes;
   if (engine.verify_states) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -125,8 +139,9 @@ EngineOptions engine_options_of(const SimOptions& options) {
 SyntheticTraffic traffic_of(const SimOptions& options) {
   SyntheticTraffic traffic;
   traffic.kind = options.synthetic;
-  traffic.requests = options.requests.value_or(20000);
-  traffic.rate = options.rate.value_or(2.0);
+  const bool is_mixed = options.synthetic == "mixed";
+  traffic.requests = options.requests.value_or(is_mixed ? 2000 : 20000);
+  traffic.rate = options.rate.value_or(is_mixed ? 0.0 : 2.0);
   traffic.seed = static_cast<uint64_t>(options.seed.value_or(1));
   traffic.shared_tokens = options.shared_tokens.value_or(0);
   traffic.turn_tokens = options.turn_tokens.value_or(0);
@@ -138,10 +153,11 @@ SyntheticTraffic traffic_of(const SimOptions& options) {
 
 void check(const SimOptions& options) {
   if (options.trace.empty() == options.synthetic.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                options.trace.empty()
-                    ? "cache-sim: there is no traffic; name a file of requests, or give --synthetic chat, rag or agents"
-                    : "cache-sim: both a trace and --synthetic were given; leave one out");
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        options.trace.empty()
+            ? "cache-sim: there is no traffic; name a file of requests, or give --synthetic chat, rag, agents or mixed"
+            : "cache-sim: both a trace and --synthetic were given; leave one out");
   }
   const bool makes_up = options.requests || options.rate || options.seed || options.shared_tokens ||
                         options.turn_tokens || options.output_tokens || options.turns || options.documents;
@@ -163,6 +179,36 @@ std::string subtitle_of(const EngineOptions& engine, const SimModel& model) {
                      engine.max_num_seqs);
 }
 
+int compare(const SimOptions& options, const EngineOptions& engine, const SimModel& model) {
+  if (options.svg || options.trace == "-")
+    throw Error(ErrorCode::kInvalidArgument,
+                options.svg
+                    ? "cache-sim: --svg draws one mode; leave it out with --compare"
+                    : "cache-sim: --compare reads the trace once a mode; give a file instead of standard input");
+  SimComparison comparison;
+  {
+    ProgressBar bar("simulating", "requests");
+    comparison = compare_modes(
+        engine, model,
+        [&] {
+          return options.trace.empty() ? make_synthetic_trace(traffic_of(options)) : read_sim_trace(options.trace);
+        },
+        [&bar](const std::string&, int64_t done, int64_t total) {
+          check_interrupt();
+          bar.update(done, total);
+        });
+  }
+  if (options.json) {
+    output().write(json_line(comparison_json(comparison)));
+    return 0;
+  }
+  output().print("{} for states of {} a sequence and {} of attention a token; at most {} sequences at once\n",
+                 bytes_text(engine.kv_cache_memory_bytes), bytes_text(model.state_bytes),
+                 bytes_text(model.kv_bytes_per_token), engine.max_num_seqs);
+  output().write(comparison_table(comparison));
+  return 0;
+}
+
 }  // namespace
 
 int cache_sim_command(const std::vector<std::string>& args) {
@@ -174,9 +220,10 @@ int cache_sim_command(const std::vector<std::string>& args) {
   declare(arguments, options);
   if (!arguments.parse(args)) return 0;
   check(options);
-  const EngineOptions engine = engine_options_of(options);
   const SimModel model = model_of(options);
+  const EngineOptions engine = engine_options_of(options, model);
   const bool is_made_up = options.trace.empty();
+  if (options.compare) return compare(options, engine, model);
   const std::unique_ptr<SimTrace> trace =
       is_made_up ? make_synthetic_trace(traffic_of(options)) : read_sim_trace(options.trace);
   Simulation simulation(engine, model, *trace);

@@ -67,6 +67,9 @@ void EngineFlags::declare_memory(Arguments& arguments) {
                   "memory for states and attention pages together, as 4GB, 512MiB or 25% of what is free; without it "
                   "as much as is needed, up to nine tenths of that");
   arguments.integer("--block-size", &block_size_, {1, 1 << 16}, "tokens of an attention page");
+  arguments.choice("--cache-layout", &cache_layout_, {"elastic", "shared"},
+                   "elastic: states and attention pages of their own sizes, from memory that moves between them; "
+                   "shared: pages of one size from one pool, as engines lay them out that know one size only");
   arguments.flag("--verify-states", &verify_states_,
                  "check a checksum of every state before it is used; a damaged one is computed anew");
 }
@@ -104,6 +107,8 @@ void EngineFlags::declare_serving(Arguments& arguments, int64_t default_max_num_
                     "reach for certain; without it all stay");
   arguments.integer("--prefix-match-unit", &prefix_match_unit_, {1, kMaxTokens},
                     "mode align: the finest place at which a hit may end; divides both block sizes");
+  arguments.flag("--report-other-salts", &report_other_salts_,
+                 "tell a request that its prompt was asked under another cache_salt; it says what others ask");
   declare_memory(arguments);
 }
 
@@ -118,6 +123,7 @@ void EngineFlags::apply_serving(EngineOptions& options) const {
   options.mamba_block_size = mamba_block_size_;
   options.mamba_retention_interval = mamba_retention_interval_;
   options.prefix_match_unit = prefix_match_unit_;
+  options.report_other_salts = report_other_salts_;
   options.preemption = *parse_preemption_mode(preemption_);
   options.parking_memory_bytes = parking_memory_bytes_.value_or(0);
   options.scheduling_policy = *parse_scheduling_policy(scheduling_policy_);
@@ -137,12 +143,14 @@ EngineOptions EngineFlags::options(bool needs_model) const {
   options.mamba_ssm_cache_dtype = state_dtype(mamba_ssm_cache_dtype_);
   options.kv_cache_dtype = state_dtype(kv_cache_dtype_);
   if (use_replayssm_ && no_replayssm_) {
-    throw Error(ErrorCode::kInvalidArgument, "--use-replayssm and --no-use-replayssm exclude each other; leave one out");
+    throw Error(ErrorCode::kInvalidArgument,
+                "--use-replayssm and --no-use-replayssm exclude each other; leave one out");
   }
   options.use_replayssm = use_replayssm_ ? ReplayMode::kOn : no_replayssm_ ? ReplayMode::kOff : ReplayMode::kAuto;
   options.replayssm_buffer_len = replayssm_buffer_len_;
   options.block_size = block_size_;
   options.kv_cache_memory_bytes = kv_cache_memory_bytes_.value_or(0);
+  options.cache_layout = *parse_cache_layout(cache_layout_);
   options.verify_states = verify_states_;
   if (serving_) apply_serving(options);
   return options;

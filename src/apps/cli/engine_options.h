@@ -46,12 +46,14 @@ class EngineFlags {
 
   int64_t block_size_ = EngineOptions().block_size;
   std::optional<int64_t> kv_cache_memory_bytes_, parking_memory_bytes_;
+  std::string cache_layout_{cache_layout_name(EngineOptions().cache_layout)};
   bool verify_states_ = false;
 
   bool serving_ = false;
   int64_t max_num_seqs_ = EngineOptions().max_num_seqs;
   std::string mamba_cache_mode_ = "auto";
   bool enable_prefix_caching_ = false, no_prefix_caching_ = false;
+  bool report_other_salts_ = false;
   std::optional<int64_t> mamba_block_size_, mamba_retention_interval_, prefix_match_unit_;
   std::string preemption_{preemption_mode_name(EngineOptions().preemption)};
   std::string scheduling_policy_{scheduling_policy_name(EngineOptions().scheduling_policy)};

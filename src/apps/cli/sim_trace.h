@@ -19,7 +19,8 @@ struct SimRequest {
   std::vector<int32_t> output;  // what the model would answer; at least one token
   std::string cache_salt;
   int64_t priority = 0;
-  int64_t conversation = -1;  // to be told of the answer; -1: none
+  std::optional<int64_t> cancel_after;  // it is given up after so many tokens of the answer
+  int64_t conversation = -1;            // to be told of the answer; -1: none
 };
 
 class SimTrace {
@@ -42,9 +43,9 @@ class SimTrace {
 std::unique_ptr<SimTrace> read_sim_trace(const std::string& path);
 
 struct SyntheticTraffic {
-  std::string kind = "chat";  // "chat", "rag" or "agents"
+  std::string kind = "chat";  // "chat", "rag", "agents" or "mixed"
   int64_t requests = 20000;
-  double rate = 4.0;  // requests a second, on average
+  double rate = 4.0;  // requests a second, on average; mixed: 0 means all at once
   uint64_t seed = 1;
   int64_t shared_tokens = 0;  // system prompt, instructions or tools; 0: the kind's own
   int64_t turn_tokens = 0;    // of a user's turn, a document, or what a tool returns
@@ -55,5 +56,6 @@ struct SyntheticTraffic {
 // With the kind's own values in place of zeros.
 SyntheticTraffic with_defaults(SyntheticTraffic traffic);
 std::unique_ptr<SimTrace> make_synthetic_trace(const SyntheticTraffic& traffic);
+std::unique_ptr<SimTrace> make_mixed_trace(const SyntheticTraffic& traffic);  // its kind "mixed"
 
 }  // namespace coluber::cli

@@ -43,7 +43,14 @@ Shape shape_of(const std::string& kind) {
         0.1,
         0.7,
         0.0};
-  throw make_error(ErrorCode::kInvalidArgument, "cache-sim: --synthetic expects chat, rag or agents, found '{}'", kind);
+  if (kind == "mixed")
+    return {{.kind = kind, .shared_tokens = 1500, .turn_tokens = 1, .output_tokens = 32, .turns = 1, .documents = 20},
+            0.0,
+            0.0,
+            0.0,
+            0.0};
+  throw make_error(ErrorCode::kInvalidArgument, "cache-sim: --synthetic expects chat, rag, agents or mixed, found '{}'",
+                   kind);
 }
 
 class SyntheticTrace : public SimTrace {
@@ -170,6 +177,7 @@ SyntheticTraffic with_defaults(SyntheticTraffic traffic) {
 }
 
 std::unique_ptr<SimTrace> make_synthetic_trace(const SyntheticTraffic& traffic) {
+  if (traffic.kind == "mixed") return make_mixed_trace(with_defaults(traffic));
   return std::make_unique<SyntheticTrace>(traffic);
 }
 

@@ -18,13 +18,16 @@ constexpr int64_t kStepsAProgress = 256;
 
 class SimState : public MambaBase {
  public:
-  explicit SimState(int64_t bytes) : MambaBase("states"), bytes_(bytes) {}
+  SimState(int64_t bytes, std::optional<int64_t> alignment)
+      : MambaBase("states"), bytes_(bytes), alignment_(alignment) {}
   std::vector<Shape> get_state_shape() const override { return {Shape{bytes_}}; }
   std::vector<DType> get_state_dtype() const override { return {DType::kInt8}; }  // nobody looks for NaN in it
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kMamba2; }
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return alignment_; }
 
  private:
   int64_t bytes_;
+  std::optional<int64_t> alignment_;
 };
 
 class SimAttention : public AttentionLayerBase {
@@ -75,6 +78,38 @@ class Simulation::Memory : public Device {
   int64_t copied_bytes_ = 0;
 };
 
+// Every beginning of every sequence so far.
+class Simulation::Oracle : private PrefixTreeOwner {
+ public:
+  Oracle() : tree_(options(), *this) {}
+  // Tokens of the prompt that nobody said before, and at least its last; then it has been said.
+  int64_t ask(const Sequence& sequence) {
+    const std::span prompt = std::span(sequence.tokens).first(static_cast<size_t>(sequence.num_prompt_tokens));
+    const int64_t common = tree_.match(prompt, sequence.cache_salt, pages_).common;
+    tree_.extend(tree_.root(sequence.cache_salt), prompt, std::ssize(prompt), {});
+    return std::ssize(prompt) - std::min(common, std::ssize(prompt) - 1);
+  }
+  void answered(const Sequence& sequence) {
+    tree_.extend(tree_.root(sequence.cache_salt), sequence.tokens, sequence.num_tokens(), {});
+  }
+
+ private:
+  static PrefixTreeOptions options() {
+    PrefixTreeOptions options;
+    options.has_pages = options.has_states = false;
+    options.max_nodes = int64_t{1} << 30;
+    return options;
+  }
+  void retain_page(int32_t) override {}
+  void release_page(int32_t) override {}
+  void release_slot(int32_t) override {}
+
+  PrefixTree tree_;
+  std::vector<int32_t> pages_;
+};
+
+void Simulation::keep_oracle() { oracle_ = std::make_unique<Oracle>(); }
+
 bool Simulation::Later::operator()(const std::unique_ptr<Active>& a, const std::unique_ptr<Active>& b) const noexcept {
   if (by_priority && a->request.priority != b->request.priority) return a->request.priority > b->request.priority;
   return a->request.arrival_s > b->request.arrival_s;
@@ -85,17 +120,21 @@ Simulation::Simulation(const EngineOptions& options, const SimModel& model, SimT
   config_->cache.mamba_cache_mode = MambaCacheMode::kNone;
   config_->max_model_len = options.max_model_len;
   config_->cache.mamba_block_size = options.max_model_len;
-  if (model.state_bytes > 0) layers_.push_back(std::make_unique<SimState>(model.state_bytes));
+  if (model.state_bytes > 0)
+    layers_.push_back(std::make_unique<SimState>(model.state_bytes, model.prefill_checkpoint_alignment));
   if (model.kv_bytes_per_token > 0) layers_.push_back(std::make_unique<SimAttention>(model.kv_bytes_per_token));
   for (const auto& layer : layers_) config_->register_layer(*layer);
+  if (options.cache_layout == CacheLayout::kShared) unify_cache_pages(*config_, options, config_->cache);
   StateCacheOptions cache;
   cache.num_slots = config_->scheduler.max_num_seqs + kMostSlots;
   cache.memory_bytes = options.kv_cache_memory_bytes;
   cache.parking_bytes = options.parking_memory_bytes > 0 ? options.parking_memory_bytes : cache.memory_bytes;
   cache.preemption = options.preemption;
+  cache.shared_pages = options.cache_layout == CacheLayout::kShared;
+  cache.tell_other_salts = true;
   cache.policy.mode = options.enable_prefix_caching ? options.mamba_cache_mode : MambaCacheMode::kNone;
   cache.policy.unit = options.block_size;
-  cache.policy.block_size = options.mamba_block_size.value_or(cache.policy.block_size);
+  cache.policy.block_size = options.mamba_block_size.value_or(config_->cache.checkpoint_block_size);
   cache.policy.match_unit = options.prefix_match_unit;
   cache.policy.retention_interval = options.mamba_retention_interval;
   cache_ = std::make_unique<StateCache>(*config_, *memory_, cache);
@@ -175,17 +214,27 @@ void Simulation::note_start(Active& active) {
   const int64_t prompt = active.sequence->num_prompt_tokens;
   const int64_t common = std::min(prefix.common_tokens, prompt - 1);
   result_.reusable_tokens += common;
+  if (oracle_) result_.oracle_tokens += oracle_->ask(*active.sequence);
   result_.series.add_prompt(clock_s_, prompt, prefix.hit_tokens, common);
+}
+
+// A token of an answer is work of its own once; all else is a prompt's, or is done again.
+void Simulation::note_work(Active& active, const PlanRow& row) {
+  const int64_t known = std::max({row.read_position, active.furthest, active.sequence->num_prompt_tokens});
+  result_.prompt_work += row.num_tokens - std::max<int64_t>(row.write_position - known, 0);
+  active.furthest = std::max(active.furthest, row.write_position);
+  result_.peak_bytes = std::max(result_.peak_bytes, cache_->recurrent_bytes() + cache_->attention_bytes());
 }
 
 void Simulation::finish(int64_t id) {
   const auto found = active_.find(id);
   Active& active = *found->second;
+  if (oracle_) oracle_->answered(*active.sequence);
   scheduler_->remove(id);
   cache_->finish(*active.sequence);
   ++result_.requests;
   result_.prompt_tokens += active.sequence->num_prompt_tokens;
-  result_.output_tokens += std::ssize(active.request.output);
+  result_.output_tokens += static_cast<int64_t>(active.answered);
   result_.whole_s.push_back(clock_s_ - active.request.arrival_s);
   const int64_t conversation = active.request.conversation;
   active_.erase(found);
@@ -196,6 +245,7 @@ void Simulation::advance(size_t row) {
   const int64_t id = plan_ids_[row];
   Active& active = *active_.at(id);
   note_start(active);
+  note_work(active, plan_.rows[row]);
   cache_->keep_step_end(*active.sequence);
   if (plan_.rows[row].logits == WantedLogits::kNone) return;
   if (active.answered == 0) {
@@ -204,7 +254,10 @@ void Simulation::advance(size_t row) {
     result_.series.add_wait(clock_s_, wait_s);
   }
   active.sequence->tokens.push_back(active.request.output[active.answered++]);
-  if (active.answered == active.request.output.size()) finish(id);
+  const bool is_given_up =
+      active.request.cancel_after && std::cmp_greater_equal(active.answered, *active.request.cancel_after);
+  if (is_given_up) ++result_.cancelled;
+  if (is_given_up || active.answered == active.request.output.size()) finish(id);
 }
 
 void Simulation::step() {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <unordered_map>
 #include <vector>
@@ -22,13 +23,14 @@
 namespace coluber::cli {
 
 struct SimModel {
-  int64_t state_bytes = 0;         // of one sequence; 0: no recurrent layers
-  int64_t kv_bytes_per_token = 0;  // 0: no attention layers
-  double step_us = 0.0;            // of every step: the weights are read once
-  double prefill_us = 0.0;         // of a token of a prompt
-  double decode_us = 0.0;          // of a sequence that gets a token
-  double context_us = 0.0;         // of a thousand tokens before it
-  double copy_gbps = 10.0;         // states and pages that are copied
+  int64_t state_bytes = 0;                              // of one sequence; 0: no recurrent layers
+  int64_t kv_bytes_per_token = 0;                       // 0: no attention layers
+  std::optional<int64_t> prefill_checkpoint_alignment;  // none: a chunk ends where a state is kept
+  double step_us = 0.0;                                 // of every step: the weights are read once
+  double prefill_us = 0.0;                              // of a token of a prompt
+  double decode_us = 0.0;                               // of a sequence that gets a token
+  double context_us = 0.0;                              // of a thousand tokens before it
+  double copy_gbps = 10.0;                              // states and pages that are copied
 };
 
 struct SimResult {
@@ -36,6 +38,10 @@ struct SimResult {
   int64_t steps = 0;
   int64_t prompt_tokens = 0, output_tokens = 0, computed_tokens = 0;
   int64_t reusable_tokens = 0;  // of prompts, that an earlier sequence began with
+  int64_t prompt_work = 0;      // computed tokens but for each answer's, once: prompts, and what was computed again
+  int64_t oracle_tokens = 0;    // of prompts, that nothing before had in common: with keep_oracle
+  int64_t cancelled = 0;
+  int64_t peak_bytes = 0;  // states and pages together
   double end_s = 0.0;
   double busy_s = 0.0;
   CacheCounters cache;
@@ -52,17 +58,21 @@ class Simulation {
   // Throws Error(kInvalidArgument, kOutOfMemory) where the options make no sense or hold no sequence.
   Simulation(const EngineOptions& options, const SimModel& model, SimTrace& trace);
   ~Simulation();
+  // Also counts what a cache would compute that keeps everything; takes memory as the traffic is long.
+  void keep_oracle();
   // `on_progress` is called now and then, and may throw.
   void run(const std::function<void(int64_t done, int64_t total)>& on_progress);
   const SimResult& result() const noexcept { return result_; }
 
  private:
   class Memory;
+  class Oracle;
   struct Active {
     SimRequest request;
     std::unique_ptr<Sequence> sequence;
     size_t answered = 0;
     bool has_started = false;
+    int64_t furthest = 0;  // tokens that were computed once, whatever became of them
   };
   struct Later {
     bool by_priority = false;
@@ -74,6 +84,7 @@ class Simulation {
   double cost_us(int64_t copied_bytes) const;
   void advance(size_t row);
   void note_start(Active& active);
+  void note_work(Active& active, const PlanRow& row);
   void finish(int64_t id);
   void refuse(Active& active);
   SimSample gauges() const;
@@ -85,6 +96,7 @@ class Simulation {
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<StateCache> cache_;
   std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Oracle> oracle_;
   std::vector<std::unique_ptr<Active>> arrived_;  // a heap
   Later later_;
   std::unordered_map<int64_t, std::unique_ptr<Active>> active_;

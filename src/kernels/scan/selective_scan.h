@@ -43,6 +43,7 @@ struct SelectiveScanArgs {
   float* y = nullptr;  // [T, C]; may be x, delta or z
   int64_t y_stride = 0;
   StateSlots state;                          // (C, N) in lane order
+  StateExports exports;                      // of the scan; no bit of a result depends on them
   const int32_t* query_start_loc = nullptr;  // [R+1]; not read by the update, whose row r is token r
   int64_t rows = 0;
   int64_t channels = 0;

@@ -121,6 +121,17 @@ inline void scan_load_group(const SelectiveScanArgs& args, const ScanGroup& g, c
   }
 }
 
+template <typename S>
+inline void scan_store_groups(const SelectiveScanArgs& args, const ScanGroup* groups, int64_t count,
+                              const float* states, void* slot) {
+  for (int64_t i = 0; i < count; ++i) {
+    const ScanGroup& g = groups[i];
+    const float* h = states + i * args.state_size * kLanes;
+    S* out = static_cast<S*>(slot) + g.offset;
+    for (int64_t n = 0; n < args.state_size; ++n) store_state_n(out + n * g.width, load(h + n * kLanes), g.lanes);
+  }
+}
+
 // Channels [c0, c1) of one row, tokens [begin, end).
 template <typename S>
 inline void scan_row(const SelectiveScanArgs& args, int64_t row, int64_t begin, int64_t end, int64_t c0, int64_t c1) {
@@ -132,8 +143,10 @@ inline void scan_row(const SelectiveScanArgs& args, int64_t row, int64_t begin, 
     groups[count] = scan_group(args, c);
     scan_load_group(args, groups[count], source, states + count * args.state_size * kLanes);
   }
-  for (int64_t tile = begin; tile < end; tile += kScanTile) {
-    const int64_t tile_end = std::min(end, tile + kScanTile);
+  int64_t next = args.exports.first(row);
+  for (int64_t tile = begin, tile_end = begin; tile < end; tile = tile_end) {
+    const int64_t stop = next < args.exports.last(row) ? begin + args.exports.offsets[next] : end;
+    tile_end = std::min(stop, tile + kScanTile);
     for (int64_t i = 0; i < count; ++i) {
       const ScanGroup& g = groups[i];
       float* h = states + i * args.state_size * kLanes;
@@ -147,15 +160,10 @@ inline void scan_row(const SelectiveScanArgs& args, int64_t row, int64_t begin, 
         scan_tile<false>(args, g, tile, tile_end, h, next_token, next_channel);
       }
     }
+    if (tile_end == stop && stop < end)
+      scan_store_groups<S>(args, groups, count, states, args.state.at(args.exports.slots[next++]));
   }
-  S* target = static_cast<S*>(args.state.target(row));
-  for (int64_t i = 0; i < count; ++i) {
-    const ScanGroup& g = groups[i];
-    const float* h = states + i * args.state_size * kLanes;
-    for (int64_t n = 0; n < args.state_size; ++n) {
-      store_state_n(target + g.offset + n * g.width, load(h + n * kLanes), g.lanes);
-    }
-  }
+  scan_store_groups<S>(args, groups, count, states, args.state.target(row));
 }
 
 template <typename S>

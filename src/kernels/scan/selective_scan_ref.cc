@@ -14,6 +14,11 @@ void scan(const SelectiveScanArgs& args, int64_t row, int64_t begin, int64_t end
   for (int64_t n = 0; n < args.state_size && source != nullptr; ++n) {
     h[n] = load_state_element(source, args.state.dtype, place(n));
   }
+  const auto store_to = [&](void* slot) {
+    for (int64_t n = 0; n < args.state_size; ++n)
+      store_state_element(slot, args.state.dtype, place(n), static_cast<float>(h[n]));
+  };
+  int64_t next = args.exports.first(row);
   for (int64_t t = begin; t < end; ++t) {
     const double x = args.x[t * args.x_stride + channel];
     double dt = args.delta[t * args.delta_stride + channel];
@@ -29,11 +34,10 @@ void scan(const SelectiveScanArgs& args, int64_t row, int64_t begin, int64_t end
       y *= z / (1.0 + std::exp(-z));
     }
     args.y[t * args.y_stride + channel] = static_cast<float>(y);
+    if (next < args.exports.last(row) && t + 1 - begin == args.exports.offsets[next])
+      store_to(args.state.at(args.exports.slots[next++]));
   }
-  void* target = args.state.target(row);
-  for (int64_t n = 0; n < args.state_size; ++n) {
-    store_state_element(target, args.state.dtype, place(n), static_cast<float>(h[n]));
-  }
+  store_to(args.state.target(row));
 }
 
 void scan_row(const SelectiveScanArgs& args, int64_t row, int64_t begin, int64_t end) {
