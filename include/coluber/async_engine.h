@@ -32,6 +32,12 @@ class AsyncEngine {
   // Returns when the request has ended and its last callback has returned. Not to be called from a callback.
   void wait(RequestId id);
   EngineStats stats() const;
+  // Between two steps, with nobody else in the engine: for sessions, clear_prefix_cache and the like. What `work`
+  // throws comes out here. It must return soon and must not call this object.
+  void with_engine(const std::function<void(Engine& engine)>& work);
+  // For what does not change after loading, from any thread: model_info, config, default_sampling, eos_token_ids,
+  // has_tokenizer, encode, decode, token_bytes, has_chat_template, apply_chat_template. For nothing else.
+  const Engine& engine() const noexcept;
 
  private:
   struct Impl;

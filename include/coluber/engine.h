@@ -73,6 +73,8 @@ struct EngineOptions {
   std::optional<int64_t> prefix_match_unit;         // align: finest hit; divides block_size and mamba_block_size
   PreemptionMode preemption = PreemptionMode::kAuto;
   int64_t parking_memory_bytes = 0;  // for parked sequences; 0: as much as the cache
+  // Folder for sequences that no longer fit there, in files without a name; empty: they are computed anew.
+  std::string parking_dir;
   SchedulingPolicy scheduling_policy = SchedulingPolicy::kFcfs;
   int64_t long_prefill_token_threshold = 0;  // most tokens of one prompt in a step while others wait; 0: no limit
   CacheLayout cache_layout = CacheLayout::kElastic;
@@ -88,6 +90,11 @@ struct EngineOptions {
   bool poison_pools = false;           // tests: new pages are filled with NaN
   std::optional<uint64_t> seed;        // default seed of requests without one; unset: from the clock
   std::function<void(int64_t done_bytes, int64_t total_bytes)> load_progress;
+};
+
+struct TokenBias {
+  int32_t id = 0;
+  float bias = 0.0f;
 };
 
 // vLLM's names and meanings.
@@ -108,6 +115,11 @@ struct SamplingParams {
   bool skip_special_tokens = true;
   bool include_stop_str_in_output = false;
   std::optional<int> logprobs;  // how many of the likeliest tokens to report; 0: the chosen one only
+  // The same of the prompt's own tokens, each after those before it. Such a prompt is computed whole, and max_tokens
+  // may be 0.
+  std::optional<int> prompt_logprobs;
+  std::vector<TokenBias> logit_bias;       // added to the logits, before penalties; -100 to 100, each id once
+  std::vector<int32_t> allowed_token_ids;  // no other token is chosen; empty: all
 
   // Every parameter checked, all problems in one message; empty where fine.
   std::string problems(int64_t vocab_size) const;
@@ -129,14 +141,45 @@ struct TokenOutput {
 
 using RequestId = int64_t;
 
+// Which token may come next: a grammar, for instance. Given to a request as a prototype, of which the engine makes one
+// clone for each answer and never calls another function. A clone is called on the thread that steps the engine, in
+// the course of `step`; it must not call the engine. What it throws ends its answer with an error.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  // At the beginning: no token accepted yet.
+  virtual std::unique_ptr<TokenConstraint> clone() const = 0;
+  // Called before each token is chosen. Bit t % 32 of word t / 32: token t may come next. All bits are set beforehand,
+  // so that a constraint that forbids nothing now has nothing to do. End tokens are tokens like others: they should be
+  // allowed only where the answer may end. Where no token is left the answer ends with an error.
+  virtual void fill_mask(std::span<uint32_t> bitmask) = 0;
+  // Told of every token that was chosen, end tokens included. False: the answer ends with an error.
+  virtual bool accept(int32_t token) = 0;
+  // After `accept`: nothing can follow. The answer ends with FinishReason::kStop.
+  virtual bool is_terminated() const = 0;
+};
+
+// A vector of [hidden_size] for the prompt, instead of an answer: the last layer's hidden states after the final norm,
+// of the last token or their mean. Not normalised.
+enum class Pooling { kNone, kLast, kMean };
+std::string_view pooling_name(Pooling pooling) noexcept;  // "none", "last", "mean"
+std::optional<Pooling> parse_pooling(std::string_view name) noexcept;
+
 struct Request {
   std::vector<int32_t> prompt_ids;
   SamplingParams sampling;
-  int64_t n = 1;                // answers wanted; answer i samples with seed + i; the prompt is computed once
-  int64_t best_of = 0;          // answers made, of which the n likeliest (mean log-probability) are given; 0: n
-  int64_t beam_width = 0;       // more than 1: beam search instead of sampling, n <= beam_width; 0: off
+  int64_t n = 1;        // answers wanted; answer i samples with seed + i; the prompt is computed once
+  int64_t best_of = 0;  // answers made, of which the n likeliest (mean log-probability) are given; 0: n
+  // More than 1: beam search instead of sampling, n <= beam_width; 0: off. Beams heed max_tokens, min_tokens,
+  // stop_token_ids, ignore_eos and logprobs; nothing is drawn, so that temperature and its like do not matter. Answers
+  // come best first, all when the search has ended. See docs/batch.md.
+  int64_t beam_width = 0;
+  double length_penalty = 1.0;  // beams: score = cumulative_logprob / tokens (prompt and answer) ^ length_penalty
+  bool early_stopping = false;  // beams: end as soon as beam_width of them have ended, whatever could still come
   int64_t priority = 0;         // lower goes first, with SchedulingPolicy::kPriority
   std::string cache_salt = {};  // requests share cached prefixes only where their salts are equal
+  std::shared_ptr<const TokenConstraint> constraint = {};
+  Pooling pooling = Pooling::kNone;  // other than kNone: nothing is generated, sampling is not looked at
 };
 
 struct RequestOutput {
@@ -154,6 +197,10 @@ struct RequestOutput {
   MissReason miss_reason = MissReason::kNone;
   bool request_finished = true;     // the last output of its request (with n > 1 several answers end)
   double cumulative_logprob = 0.0;  // of the answer so far; with logprobs, best_of or beams
+  // With SamplingParams::prompt_logprobs, in the first output of the request: one a prompt token. Nothing comes before
+  // the first, whose log-probability is 0.
+  std::vector<TokenOutput> prompt_tokens_logprobs;
+  std::vector<float> embedding;  // with Request::pooling, in the only output of the request, which ends with kStop
 };
 
 // Counts since the engine was made, and what is so now.
@@ -165,6 +212,7 @@ struct EngineStats {
   int64_t computed_tokens = 0;                          // tokens run through the model
   int64_t preemptions = 0;
   int64_t parked = 0;             // of them, copied aside
+  int64_t parked_to_files = 0;    // of those, into files
   int64_t recomputed_tokens = 0;  // computed again after a preemption or a broken state
   int64_t checkpoints_published = 0;
   int64_t checkpoints_evicted = 0;
@@ -176,7 +224,8 @@ struct EngineStats {
   int64_t attention_bytes = 0;
   int64_t cached_recurrent_bytes = 0;  // of them, held by the prefix cache alone
   int64_t cached_attention_bytes = 0;
-  int64_t parked_bytes = 0;
+  int64_t parked_bytes = 0;       // in memory
+  int64_t parked_file_bytes = 0;  // in files
   int64_t peak_recurrent_bytes = 0;
   int64_t peak_attention_bytes = 0;
   int64_t memory_bytes = 0;  // the budget of states and pages
@@ -202,6 +251,8 @@ class Engine {
   std::vector<int32_t> encode(std::string_view text,
                               bool add_special_tokens = true) const;  // throws without a tokenizer
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
+  // What the token adds to a text, which may be part of a character; empty for ids that the tokenizer does not know.
+  std::string token_bytes(int32_t id) const;
   bool has_chat_template() const noexcept;
   // `messages_json`: [{"role", "content"}, ...]; `kwargs_json`: extra variables. Throws Error(kInvalidArgument) with
   // the template's message.

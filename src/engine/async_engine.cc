@@ -120,6 +120,14 @@ void AsyncEngine::wait(RequestId id) {
   impl_->changed.wait(lock, [&] { return !impl_->callbacks.contains(id); });
 }
 
+void AsyncEngine::with_engine(const std::function<void(Engine& engine)>& work) {
+  const auto lock = impl_->enter();
+  work(*impl_->engine);
+  impl_->changed.notify_all();
+}
+
+const Engine& AsyncEngine::engine() const noexcept { return *impl_->engine; }
+
 EngineStats AsyncEngine::stats() const {
   const auto lock = impl_->enter();
   return impl_->engine->stats();

@@ -42,6 +42,11 @@ std::string Engine::decode(std::span<const int32_t> ids, bool skip_special_token
   return impl_->loaded.tokenizer->decode(ids, skip_special_tokens);
 }
 
+std::string Engine::token_bytes(int32_t id) const {
+  if (!has_tokenizer()) throw make_error(ErrorCode::kNotFound, "{} has no tokenizer", impl_->loaded.path);
+  return impl_->loaded.tokenizer->contains(id) ? impl_->loaded.tokenizer->token_bytes(id) : std::string();
+}
+
 std::string Engine::apply_chat_template(const std::string& messages_json, bool add_generation_prompt,
                                         const std::string& tools_json, const std::string& kwargs_json) const {
   if (!impl_->loaded.chat_template_error.empty())

@@ -21,6 +21,8 @@ constexpr Names<SchedulingPolicy, 2> kPolicies = {
 constexpr Names<ReplayMode, 3> kReplayModes = {
     {{ReplayMode::kAuto, "auto"}, {ReplayMode::kOn, "on"}, {ReplayMode::kOff, "off"}}};
 constexpr Names<CacheLayout, 2> kLayouts = {{{CacheLayout::kElastic, "elastic"}, {CacheLayout::kShared, "shared"}}};
+constexpr Names<Pooling, 3> kPoolings = {
+    {{Pooling::kNone, "none"}, {Pooling::kLast, "last"}, {Pooling::kMean, "mean"}}};
 constexpr Names<MissReason, kNumMissReasons> kMissReasons = {
     {{MissReason::kNone, "none"},
      {MissReason::kDisabled, "disabled"},
@@ -55,6 +57,8 @@ std::optional<SchedulingPolicy> parse_scheduling_policy(std::string_view name) n
 std::string_view replay_mode_name(ReplayMode mode) noexcept { return name_in(kReplayModes, mode); }
 std::string_view cache_layout_name(CacheLayout layout) noexcept { return name_in(kLayouts, layout); }
 std::optional<CacheLayout> parse_cache_layout(std::string_view name) noexcept { return value_in(kLayouts, name); }
+std::string_view pooling_name(Pooling pooling) noexcept { return name_in(kPoolings, pooling); }
+std::optional<Pooling> parse_pooling(std::string_view name) noexcept { return value_in(kPoolings, name); }
 std::string_view miss_reason_name(MissReason reason) noexcept { return name_in(kMissReasons, reason); }
 
 }  // namespace coluber
