@@ -47,6 +47,14 @@ bool is_checkpoint_folder(const fs::path& folder) {
   return fs::is_empty(folder, error) || find_weights(folder.string()).has_value();
 }
 
+// The name of a folder in it; empty where there is none. What is written has none, so such a folder is someone's.
+std::string folder_in(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator item(folder, error), end; !error && item != end; item.increment(error))
+    if (item->is_directory(error)) return item->path().filename().string();
+  return {};
+}
+
 [[noreturn]] void refuse(const std::string& output, const std::string& why) {
   throw make_error(ErrorCode::kInvalidArgument, "cannot write '{}': {}", output, why);
 }
@@ -61,6 +69,9 @@ void check_folder_output(const ConvertOptions& options, const ModelFolder& sourc
   if (!options.replace) refuse(options.output, "it is there already; --force replaces it");
   if (!is_checkpoint_folder(output))
     refuse(options.output, "it is there and holds no model; --force replaces models only");
+  if (const std::string inner = folder_in(output); !inner.empty())
+    refuse(options.output,
+           fmt::format("it holds the folder '{}', which --force would remove; name another one", inner));
 }
 
 void check_file_output(const ConvertOptions& options, const ModelFolder& source) {
@@ -69,6 +80,7 @@ void check_file_output(const ConvertOptions& options, const ModelFolder& source)
   if (fs::is_directory(output, error)) refuse(options.output, "it is a folder; name the .gguf file");
   if (!is_gguf_file(options.output)) refuse(options.output, "a GGUF file's name must end in .gguf");
   if (!fs::exists(output, error)) return;
+  if (!fs::is_regular_file(output, error)) refuse(options.output, "it is a pipe or a device; name a file");
   if (is_same(output, source.weights_path)) refuse(options.output, "it is the model itself; name another file");
   for (const std::string& part : gguf_parts(source.weights_path))
     if (is_same(output, part)) refuse(options.output, "it is a file of the model; name another one");

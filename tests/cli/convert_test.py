@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`coluber convert`: both formats and back, what it refuses, files that are whole or not there."""
 import json
+import os
 import random
 import resource
 import shutil
@@ -135,6 +136,14 @@ class Convert(CliTest):
         (out / "letters.txt").write_text("mine")
         self.fails(USAGE, "convert", model, "--to", "safetensors", "--type", "float32", "--out", out, "--force", says="no model")
         self.assertEqual((out / "letters.txt").read_text(), "mine")
+        kept = self.folder / "kept"
+        self.convert(model, "--to", "safetensors", "--type", "float16", "--out", kept)
+        (kept / ".git").mkdir()
+        self.fails(USAGE, "convert", model, "--to", "safetensors", "--type", "float32", "--out", kept, "--force", says="'.git'")
+        self.assertTrue((kept / ".git").exists())
+        pipe = self.folder / "pipe.gguf"
+        os.mkfifo(pipe)
+        self.fails(USAGE, "convert", model, "--to", "gguf", "--type", "q8_0", "--out", pipe, "--force", says="a pipe")
 
     def test_mistakes_are_told_with_the_way_out(self):
         out = self.folder / "x.gguf"
@@ -157,6 +166,18 @@ class Convert(CliTest):
             self.assertGreater(result.returncode, 0, result.stderr)
             self.assertIn("cannot write", result.stderr)
             self.assertEqual(list(self.folder.iterdir()), [])
+
+    def test_a_model_that_shrinks_meanwhile_is_told(self):
+        model, out = self.copy_model(BUILTIN), self.folder / "x.gguf"
+        command = [PROGRAM, "convert", str(model), "--to", "gguf", "--type", "q6_k", "--out", str(out), "--threads", "1"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+            while process.poll() is None and not list(self.folder.glob("x.gguf.tmp-*")):
+                time.sleep(0.001)
+            os.truncate(model / "model.safetensors", 4096)
+            message = process.communicate()[1]
+        self.assertEqual(process.returncode, 10, message)
+        self.assertIn("can no longer be read", message)
+        self.assertFalse(out.exists())
 
     def test_an_end_at_any_moment_leaves_all_or_nothing_under_the_name(self):
         out = self.folder / "x.gguf"

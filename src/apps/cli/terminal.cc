@@ -19,6 +19,9 @@ constexpr int kInterruptedStatus = 130;
 constexpr int kLookAgainMs = 100;  // for an interrupt between the look at the flag and the wait
 
 constexpr char kStopped[] = "coluber: stopped by Ctrl-C\n";
+constexpr char kUnreadable[] =
+    "coluber: a file that is in use can no longer be read: it became shorter, or its disk or its connection failed\n";
+constexpr int kUnreadableStatus = 10;  // exit_code(ErrorCode::kIo)
 
 std::atomic<bool> g_interrupted{false};
 std::atomic<bool> g_end_at_interrupt{false};
@@ -30,6 +33,12 @@ void on_interrupt(int) {
   // The message of main's, which is not reached; that nobody reads it is no reason to go on.
   if (!again && write(STDERR_FILENO, kStopped, sizeof kStopped - 1) < 0) _exit(kInterruptedStatus);
   _exit(kInterruptedStatus);
+}
+
+// Files are read as memory, and there is nobody to return an error to where a page of one is gone.
+void on_unreadable(int) {
+  if (write(STDERR_FILENO, kUnreadable, sizeof kUnreadable - 1) < 0) _exit(kUnreadableStatus);
+  _exit(kUnreadableStatus);
 }
 
 }  // namespace
@@ -57,6 +66,8 @@ void install_signal_handlers() {
   sigemptyset(&action.sa_mask);
   // No SA_RESTART: a read that waits for the user ends, so that Ctrl-C is noticed.
   sigaction(SIGINT, &action, nullptr);
+  action.sa_handler = on_unreadable;
+  sigaction(SIGBUS, &action, nullptr);
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, nullptr);
   // A limit on file sizes is told like a full disk, and the unfinished file is removed.
