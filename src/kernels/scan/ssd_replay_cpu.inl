@@ -111,12 +111,12 @@ COLUBER_INLINE void replay_fold_block(const SsdReplayHead& head, const float* sc
   Vec s[kRows][kCols];
   const auto input = [&](const float* b, const float* weights) {
     Vec column[kCols];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int v = 0; v < kCols; ++v) column[v] = left > 0 ? load_n(b + n, left) : load(b + n + v * kLanes);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       const Vec weight = set1(weights[r]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int v = 0; v < kCols; ++v) s[r][v] = fma(weight, column[v], s[r][v]);
     }
   };
@@ -124,13 +124,16 @@ COLUBER_INLINE void replay_fold_block(const SsdReplayHead& head, const float* sc
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
     const S* from = state + r * head.n + n;
-#pragma GCC unroll 2
-    for (int v = 0; v < kCols; ++v)
+    const S* ahead = from + kRows * head.n;
+#pragma GCC unroll 4
+    for (int v = 0; v < kCols; ++v) {
+      prefetch_write(const_cast<S*>(ahead + v * kLanes));
       s[r][v] = decay * (left > 0 ? load_state_n(from, left) : load_state(from + v * kLanes));
+    }
   }
   for (int64_t j = 0; j < head.count; ++j) input(head.b + j * head.n, scaled + j * kRows);
   if (total > head.count) input(head.last_b, scaled + head.count * kRows);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int v = 0; v < kCols; ++v) {
     Vec c = zero();
     if (head.c != nullptr) c = left > 0 ? load_n(head.c + n, left) : load(head.c + n + v * kLanes);
@@ -159,7 +162,9 @@ inline void replay_fold_rows(const SsdReplayHead& head, int64_t row, S* state) {
   for (int r = 0; r < kRows; ++r) sum[r] = zero();
   S* rows = state + row * head.n;
   int64_t n = 0;
-  for (; n + 2 * kLanes <= head.n; n += 2 * kLanes) replay_fold_block<kRows, 2>(head, scaled, total, n, 0, rows, sum);
+  constexpr int kCols = kRegisters / 8;
+  for (; n + kCols * kLanes <= head.n; n += kCols * kLanes)
+    replay_fold_block<kRows, kCols>(head, scaled, total, n, 0, rows, sum);
   for (; n + kLanes <= head.n; n += kLanes) replay_fold_block<kRows, 1>(head, scaled, total, n, 0, rows, sum);
   if (n < head.n) replay_fold_block<kRows, 1>(head, scaled, total, n, static_cast<int>(head.n - n), rows, sum);
   if (head.c == nullptr) return;
