@@ -52,15 +52,24 @@ void write_checked(const ConvertOptions& options, const GgufMetadata& metadata,
   report.types = encoder.types();
 }
 
+ModelInfo read_back(const std::string& written, ThreadPool& pool) {
+  try {
+    const GgufWeights weights(written);
+    const std::string config_json = weights.config_json();
+    const std::unique_ptr<EngineConfig> config = make_engine_config(EngineOptions{});
+    ModelLoadContext context{config_json, written, weights, *config, pool, {}, true};
+    return find_family(config_json, written, weights).load(context)->info();
+  } catch (const Error& error) {
+    throw make_error(ErrorCode::kUnsupported,
+                     "a GGUF file cannot hold this model; --to safetensors keeps everything. Read back it says: {}",
+                     error.what());
+  }
+}
+
 // What was read back must be the model that was converted: the same layers of the same sizes. A config or a tensor that
 // the format lost on the way shows here.
 void check_same_model(const std::string& written, const ModelInfo& expected, int64_t parameters, ThreadPool& pool) {
-  const GgufWeights weights(written);
-  const std::string config_json = weights.config_json();
-  const std::unique_ptr<EngineConfig> config = make_engine_config(EngineOptions{});
-  ModelLoadContext context{config_json, written, weights, *config, pool, {}, true};
-  const std::unique_ptr<Model> model = find_family(config_json, written, weights).load(context);
-  const ModelInfo& found = model->info();
+  const ModelInfo found = read_back(written, pool);
   const bool same_layers =
       std::equal(found.layers.begin(), found.layers.end(), expected.layers.begin(), expected.layers.end(),
                  [](const LayerInfo& a, const LayerInfo& b) { return a.kind == b.kind; });

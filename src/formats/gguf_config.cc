@@ -185,7 +185,7 @@ Json GgufConfig::factors_of(const char* tensor) const {
   return list;
 }
 
-void GgufConfig::add_rope(bool is_partial) {
+void GgufConfig::add_rope() {
   Json rope{Json::Object{}};
   const std::string type(file_.text(scope_ + "rope.scaling.type").value_or("none"));
   const auto add = [&](const char* field, const char* key) {
@@ -215,7 +215,7 @@ void GgufConfig::add_rope(bool is_partial) {
   if (has("rope.scaling.original_context_length"))
     rope.set("original_max_position_embeddings", integer("rope.scaling.original_context_length"));
   set("rope_parameters", std::move(rope));
-  if (is_partial) copy_if_there("rotary_dim", "rope.dimension_count");
+  copy_if_there("rotary_dim", "rope.dimension_count");
 }
 
 }  // namespace coluber

@@ -51,7 +51,7 @@ class GgufConfig {
   // Fields that families share.
   void add_attention();  // heads, their width, biases
   void add_mamba2();     // as Mamba-2 hybrids name them
-  void add_rope(bool is_partial);
+  void add_rope();
 
   [[noreturn]] void refuse(const std::string& problem) const;
   const GgufFile& file() const noexcept { return file_; }

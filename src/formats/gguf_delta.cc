@@ -16,7 +16,7 @@ using V = GgufValues;
 void add_qwen(GgufConfig& config) {
   const GgufSizes& sizes = config.sizes();
   config.add_attention();
-  config.add_rope(true);
+  config.add_rope();
   config.copy_real("rms_norm_eps", "attention.layer_norm_rms_epsilon");
   config.set("linear_num_key_heads", sizes.num_k_heads);
   config.set("linear_num_value_heads", sizes.num_v_heads);
@@ -231,7 +231,7 @@ const std::vector<GgufTensorRule> kKimiLayer = {
 std::string minimax_config(const GgufFile& file) {
   GgufConfig config(file, "minimax_text_01");
   config.add_attention();
-  config.add_rope(true);
+  config.add_rope();
   config.copy("intermediate_size", "feed_forward_length");
   config.copy("num_local_experts", "expert_count");
   config.copy("num_experts_per_tok", "expert_used_count");

@@ -160,16 +160,22 @@ void GgufExportFields::put_per_layer(std::string_view key, std::string_view stor
 }
 
 // "default" turns by the base alone; kinds that change with a sequence's length have no word in the format.
-void GgufExportFields::put_rope(int64_t head_dim, double part) {
+void GgufExportFields::put_rope(int64_t head_dim, double part, double base) {
   const Json* kind = rope_.find("rope_type");
   const std::string type = kind != nullptr && kind->is_string() ? kind->as_string() : "default";
-  put_real("rope.freq_base", rope_real("rope_theta", 10000.0));
-  put("rope.dimension_count", std::llround(static_cast<double>(head_dim) * rope_real("partial_rotary_factor", part)));
+  put_real("rope.freq_base", rope_real("rope_theta", base));
+  const double turning = static_cast<double>(head_dim) * rope_real("partial_rotary_factor", part);
+  put("rope.dimension_count", integer({"rotary_dim", "attn_rotary_emb"}, static_cast<int64_t>(turning)));
   if (type == "default") return;
   require(type == "linear" || type == "yarn", fmt::format("rope_type {} cannot be written", type));
   put_text("rope.scaling.type", type);
   put_real("rope.scaling.factor", rope_real("factor", 1.0));
   if (type != "yarn") return;
+  for (const char* field : {"mscale", "mscale_all_dim"})
+    require(rope_real(field, 0) == 0, fmt::format("{} of yarn cannot be written", field));
+  const Json* truncate = rope_.find("truncate");
+  require(truncate == nullptr || !truncate->is_bool() || truncate->as_bool(),
+          "yarn without truncate cannot be written");
   if (rope_.find("original_max_position_embeddings") != nullptr)
     put("rope.scaling.original_context_length", std::llround(rope_real("original_max_position_embeddings", 0)));
   for (const auto& [field, key] :

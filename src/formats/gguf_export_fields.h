@@ -56,8 +56,8 @@ class GgufExportFields {
   void put_flags(std::string_view key, std::vector<bool> values);
   // `value` in the layers that have the tensor, 0 in the others.
   void put_per_layer(std::string_view key, std::string_view stored, int64_t value);
-  // Frequencies and their scaling; of a head, `part` turns unless the config says otherwise.
-  void put_rope(int64_t head_dim, double part = 1.0);
+  // Frequencies and their scaling; where the config does not say otherwise, `part` of a head turns, by `base`.
+  void put_rope(int64_t head_dim, double part = 1.0, double base = 10000.0);
   int64_t number(std::string_view key) const;  // that was put as a number, or the largest of a list; 0 where none was
 
   // A condition under which the format can say what the config says.

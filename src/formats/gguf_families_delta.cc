@@ -135,8 +135,7 @@ void describe_minimax(GgufExportFields& f) {
   put_base(f, f.integer({"max_position_embeddings"}, 10240000));
   put_heads(f, head_dim);
   f.put("feed_forward_length", f.rows_of("ffn_up_exps.weight"));
-  f.put_real("rope.freq_base", f.rope_real("rope_theta", 10000000));
-  f.put("rope.dimension_count", f.integer({"rotary_dim"}, head_dim));
+  f.put_rope(head_dim, 1.0, 10000000.0);
   put_experts(f, {"num_local_experts"}, {"num_experts_per_tok"});
   const double alpha = f.real({"layernorm_full_attention_alpha"}, 1);
   for (const char* field : {"layernorm_linear_attention_alpha", "layernorm_mlp_alpha"})

@@ -88,10 +88,7 @@ void describe_bamba(GgufExportFields& f) {
   f.put("context_length", f.integer({"max_position_embeddings"}, 262144));
   f.put("feed_forward_length", f.rows_of("ffn_up.weight"));
   put_granite_attention(f, heads);
-  f.put_real("rope.freq_base", f.rope_real("rope_theta", 10000));
-  const double part = f.rope_real("partial_rotary_factor", 0.5);
-  f.put("rope.dimension_count",
-        f.integer({"attn_rotary_emb"}, static_cast<int64_t>(static_cast<double>(head_dim) * part)));
+  f.put_rope(head_dim, 0.5);
   put_granite_mamba2(f);
   f.put_flag("rope.scaling.finetuned", true);
 }

@@ -20,7 +20,7 @@ std::string lfm2_config(const GgufFile& file) {
   if (config.integer("attention.sliding_window", 0) > 0)
     config.refuse("its attention looks back only so far (attention.sliding_window), which is not supported");
   config.add_attention();
-  config.add_rope(false);
+  config.add_rope();
   config.copy("intermediate_size", "feed_forward_length");
   config.set("block_auto_adjust_ff_dim", false);
   config.copy("conv_L_cache", "shortconv.l_cache");
@@ -84,7 +84,7 @@ std::string bamba_config(const GgufFile& file) {
   GgufConfig config(file, "bamba");
   config.add_attention();
   config.add_mamba2();
-  config.add_rope(true);
+  config.add_rope();
   config.copy("intermediate_size", "feed_forward_length");
   config.copy_real("rms_norm_eps", "attention.layer_norm_rms_epsilon");
   config.set("layer_types", config.layer_list({{"attn_q.weight", "attention"}, {"ssm_in.weight", "mamba"}}));
@@ -111,7 +111,7 @@ std::string granite_config(const GgufFile& file) {
   add_granite_scales(config);
   config.copy_real("rms_norm_eps", "attention.layer_norm_rms_epsilon");
   const bool turns = config.flag("rope.scaling.finetuned", true);
-  if (turns) config.add_rope(false);
+  if (turns) config.add_rope();
   config.set("position_embedding_type", turns ? "rope" : "nope");
   const bool experts = config.any_layer_has("ffn_gate_inp.weight");
   config.set("num_local_experts", experts ? config.integer("expert_count") : 0);

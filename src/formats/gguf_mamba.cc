@@ -86,7 +86,7 @@ std::string falcon_h1_config(const GgufFile& file) {
   GgufConfig config(file, "falcon_h1");
   config.add_attention();
   config.add_mamba2();
-  config.add_rope(false);
+  config.add_rope();
   config.copy("intermediate_size", "feed_forward_length");
   config.copy("mamba_d_ssm", "ssm.inner_size");
   config.copy_real("rms_norm_eps", "attention.layer_norm_rms_epsilon");

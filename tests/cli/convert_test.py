@@ -45,6 +45,23 @@ class Convert(CliTest):
                 self.convert(path, "--to", "safetensors", "--type", "float32", "--out", back)
                 self.assert_same_logits(path, back, 0)
 
+    def test_scaled_positions_come_along_or_are_refused(self):
+        for family in ("bamba", "lfm2", "qwen3_5"):
+            for number, (kind, written) in enumerate([({"rope_type": "linear", "factor": 4.0}, True),
+                                 ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}, True),
+                                 ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "truncate": False}, False),
+                                 ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                   "original_max_position_embeddings": 16}, False),
+                                 ({"partial_rotary_factor": 0.5}, True)]):
+                with self.subTest(family=family, kind=kind):
+                    model, path = self.copy_model(DATA / family, f"{family}-{number}"), self.folder / f"{family}-{number}.gguf"
+                    self.edit_json(model / "config.json", lambda c: c["rope_parameters"].update(kind))
+                    if written:
+                        self.convert(model, "--to", "gguf", "--type", "f32", "--out", path)
+                        self.assert_same_logits(model, path)
+                    else:
+                        self.fails(None, "convert", model, "--to", "gguf", "--type", "f32", "--out", path, says="cannot be written")
+
     def test_every_family_goes_from_safetensors_to_safetensors(self):
         for golden in sorted(DATA.glob("*/golden.json")):
             with self.subTest(golden.parent.name):

@@ -147,6 +147,14 @@ TEST_F(GgufModel, AFileOfAnotherPlaceInASplitModelIsRefused) {
   }
 }
 
+TEST_F(GgufModel, NamesThatAreNoUtf8AreRefused) {
+  std::string file = read_text_file(fixture("lfm2.Q8_0.gguf"));
+  file[file.find("token_embd_norm.weight")] = '\xff';
+  write("x.gguf", file);
+  const std::string message = refusal_of(at("x.gguf"));
+  EXPECT_NE(message.find("the name of a tensor is not UTF-8"), std::string::npos) << message;
+}
+
 TEST_F(GgufModel, NamesOfControlCharactersAreSpelledOut) {
   std::string file = read_text_file(fixture("lfm2.Q8_0.gguf"));
   const std::string_view name = "token_embd_norm.weight";
