@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "coluber/engine.h"
@@ -73,6 +74,7 @@ struct Engine::Impl {
   Scheduler scheduler;
   std::map<RequestId, ActiveRequest> requests;
   std::unordered_map<int64_t, Answer> answers;
+  std::unordered_set<const Sequence*> held;  // of sessions and their checkpoints
   RequestId next_id = 1;
   int64_t next_answer = 1;
   uint64_t seed_counter = 0;

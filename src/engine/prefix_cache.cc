@@ -97,7 +97,7 @@ bool StateCache::find_prefix(Sequence& sequence) {
     const PrefixMatch match = tree_->match(sequence.tokens, root_name(sequence), sequence.pages);
     const int64_t broken = counters_.broken_states;
     if (fault(PlantedFault::kWrongBlockSize) && sequence.pages.size() > 1) sequence.pages.pop_back();
-    if (fault(PlantedFault::kStaleHit) && sequence.pages.size() > 1) std::ranges::reverse(sequence.pages);
+    if (fault(PlantedFault::kStaleHit) && sequence.pages.size() > 1) sequence.pages.back() = sequence.pages.front();
     if (adopt(sequence, match)) {
       if (sequence.num_starts == 0) {
         sequence.prefix.hit_tokens = match.position;

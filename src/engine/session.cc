@@ -15,12 +15,18 @@ constexpr int64_t kNoAnswer = -1;
 }
 
 struct SessionCheckpoint::Impl {
-  explicit Impl(StateCache& state_cache) : cache(state_cache) {}
-  ~Impl() { cache.release(held); }
+  Impl(StateCache& state_cache, std::unordered_set<const Sequence*>& all) : cache(state_cache), all_held(all) {
+    all_held.insert(&held);
+  }
+  ~Impl() {
+    all_held.erase(&held);
+    cache.release(held);
+  }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
   StateCache& cache;
+  std::unordered_set<const Sequence*>& all_held;
   Sequence held;
   std::vector<float> logits;
   int64_t answer_start = kNoAnswer;
@@ -29,8 +35,13 @@ struct SessionCheckpoint::Impl {
 int64_t SessionCheckpoint::num_tokens() const noexcept { return impl_ ? impl_->held.num_computed_tokens : 0; }
 
 struct Session::Impl {
-  explicit Impl(Engine::Impl& engine_impl) : engine(engine_impl) {}
-  ~Impl() { engine.cache->release(sequence); }
+  explicit Impl(Engine::Impl& engine_impl) : engine(engine_impl) { engine.held.insert(&sequence); }
+  ~Impl() {
+    engine.held.erase(&sequence);
+    engine.cache->release(sequence);
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   void check_extend(std::span<const int32_t> ids) const;
   void forget();
@@ -234,7 +245,7 @@ SessionCheckpoint Session::checkpoint() {
     throw make_error(ErrorCode::kInvalidArgument,
                      "an empty session has nothing to go back to; feed it at least one token");
   SessionCheckpoint checkpoint;
-  checkpoint.impl_ = std::make_shared<SessionCheckpoint::Impl>(*s.engine.cache);
+  checkpoint.impl_ = std::make_shared<SessionCheckpoint::Impl>(*s.engine.cache, s.engine.held);
   if (!s.engine.cache->share(s.sequence, checkpoint.impl_->held))
     throw make_error(ErrorCode::kResourceExhausted, "no state slot is free for a checkpoint; drop an older one");
   checkpoint.impl_->logits = s.last_logits;

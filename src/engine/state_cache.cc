@@ -292,7 +292,7 @@ void StateCache::check_read(const PlanRow& row) const {
     tags_.expect(row.read_slot, expected);
     check_ring(row);
   }
-  if (!pages_ || fault(PlantedFault::kWriteSharedPage)) return;
+  if (!pages_ || fault(PlantedFault::kWriteSharedPage) || fault(PlantedFault::kForkSharesPage)) return;
   const int64_t block = attention_layout_.block_size;
   for (int64_t i = row.read_position / block; i * block < row.write_position; ++i) {
     COLUBER_CHECK(i < std::ssize(row.sequence->pages), "token {} has no page; the sequence has {}", i * block,

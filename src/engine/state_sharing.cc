@@ -13,11 +13,12 @@ namespace coluber {
 bool StateCache::share(const Sequence& from, Sequence& to) {
   COLUBER_CHECK(from.state_slot != 0 && &from != &to, "a sequence without states is shared");
   tags_.expect(from.state_slot, tag_of(from));
+  const bool keeps_later = fault(PlantedFault::kKeepLaterState) && to.state_slot != 0;
   if (to.state_slot == 0) {
     if (!take_slot(to)) return false;
   }
   tags_.clear(to.state_slot);
-  device_.copy(slots_->page(to.state_slot), slots_->page(from.state_slot), state_layout_.slot_bytes);
+  if (!keeps_later) device_.copy(slots_->page(to.state_slot), slots_->page(from.state_slot), state_layout_.slot_bytes);
   // Pages beyond the last token hold nothing yet.
   std::vector<int32_t> pages(from.pages.begin(), from.pages.begin() + pages_for(from.num_computed_tokens));
   for (const int32_t page : pages) pages_->retain(page);
@@ -37,6 +38,7 @@ bool StateCache::unshare(Sequence& sequence) {
   std::vector<std::pair<size_t, int32_t>> own;
   for (size_t i = first; i < sequence.pages.size(); ++i) {
     if (pages_->ref_count(sequence.pages[i]) == 1) continue;
+    if (fault(PlantedFault::kForkSharesPage)) continue;
     const std::optional<int32_t> page = take(*pages_);
     if (!page) {
       for (const auto& [place, taken] : own) pages_->release(taken);
@@ -62,6 +64,16 @@ SessionBytes StateCache::saved_bytes(const Sequence& sequence) const {
   const auto size = static_cast<size_t>(attention_layout_.page_bytes);
   for (int64_t i = 0; i < pages_for(sequence.num_computed_tokens); ++i)
     bytes.pages.emplace_back(pages_->page(sequence.pages[static_cast<size_t>(i)]), size);
+  if (fault(PlantedFault::kSaveWithoutConv)) {
+    auto without = std::make_shared<std::vector<std::byte>>(bytes.states.begin(), bytes.states.end());
+    for (const StateLayout::Layer& layer : state_layout_.layers) {
+      const auto first = without->begin() + layer.offset + layer.state_offsets[0];
+      const int64_t end = layer.state_offsets.size() > 1 ? layer.state_offsets[1] : layer.page_bytes;
+      std::fill(first, first + (end - layer.state_offsets[0]), std::byte{0});
+    }
+    bytes.states = *without;
+    bytes.owners.push_back(std::move(without));
+  }
   return bytes;
 }
 
@@ -77,6 +89,7 @@ void StateCache::restore(Sequence& sequence, const SessionBytes& bytes) {
   set_ring_count(sequence.state_slot, 0);
   for (size_t i = 0; i < bytes.pages.size(); ++i)
     device_.copy(pages_->page(sequence.pages[i]), bytes.pages[i].data(), attention_layout_.page_bytes);
+  if (fault(PlantedFault::kRestoreOffByOne)) --sequence.num_computed_tokens;
   sequence.prefix_hash = hash_of_nothing(sequence.long_rope);
   sequence.prefix_hash.extend(std::span(sequence.tokens).first(static_cast<size_t>(sequence.num_computed_tokens)));
   tags_.advance(sequence.state_slot, tag_of(sequence));

@@ -2,6 +2,7 @@
 """`coluber run --session` and `coluber session`: going on from files, layouts, damaged files, and what a crash leaves.
 
 COLUBER_KILLS says how many writers are killed (50)."""
+import errno
 import json
 import os
 import random
@@ -11,7 +12,7 @@ import subprocess
 import time
 import unittest
 
-from harness import BUILTIN, DATA, INTERRUPTED, PROGRAM, USAGE, CliTest, environment, wait_until_caught
+from harness import BUILTIN, DATA, INTERRUPTED, PROGRAM, SANITIZED, USAGE, CliTest, environment, wait_until_caught
 
 IDS = ",".join(str(7 + i % 200) for i in range(40))
 GREEDY = ["--temperature", "0", "--ignore-eos"]
@@ -188,6 +189,43 @@ class Crashes(CliTest):
             self.assertNotEqual(self.start(self.versions[0], preexec_fn=set_limit).wait(), 0)
             self.assertEqual(self.target.read_bytes(), old)
             self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["session", "version0", "version1"], "a temporary is left")
+
+    @unittest.skipIf(SANITIZED or not os.environ.get("FAILING_CALLS"), "needs the library that makes calls fail")
+    def test_each_call_of_writing_may_fail(self):
+        old, others = self.target.read_bytes(), sorted(p.name for p in self.folder.iterdir())
+        for function, error in (("write", errno.ENOSPC), ("write", errno.EIO), ("fsync", errno.EIO), ("close", errno.EDQUOT),
+                                ("rename", errno.ENOSPC)):
+            for number in range(1, 100):
+                env = environment(LD_PRELOAD=os.environ["FAILING_CALLS"], FAILING_CALL=f"{function}:{number}:{error}")
+                result = subprocess.run([PROGRAM, *map(str, self.write(self.versions[0]))], env=env, stderr=subprocess.PIPE)
+                if result.returncode == 0:  # it needs fewer calls than that
+                    break
+                self.assertEqual(self.target.read_bytes(), old, f"{function} {number}")
+                self.assertEqual(sorted(p.name for p in self.folder.iterdir()), others, "a temporary is left")
+                self.assertIn(os.strerror(error), result.stderr.decode())
+            self.assertGreater(number, 1, f"{function} was never made to fail")
+            self.assertEqual(self.target.read_bytes(), self.contents[0])
+            self.succeeds(*self.write(self.versions[1]))
+        env = environment(LD_PRELOAD=os.environ["FAILING_CALLS"], FAILING_CALL="short:0:0")
+        subprocess.run([PROGRAM, *map(str, self.write(self.versions[0]))], env=env, check=True)
+        self.assertEqual(self.target.read_bytes(), self.contents[0], "writes that take half of what they are given")
+
+    def test_killed_while_the_disk_fills(self):
+        chance = random.Random(2)
+        begin = time.monotonic()
+        self.start(self.versions[0]).wait()
+        whole = time.monotonic() - begin
+        old = self.target.read_bytes()
+        for i in range(10):
+            def set_limit(limit=chance.randrange(len(self.contents[0]))):
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            process = self.start(self.versions[1], preexec_fn=set_limit)
+            time.sleep(chance.uniform(0, whole))
+            process.kill()
+            process.wait()
+            self.assertEqual(self.target.read_bytes(), old, f"after kill {i}")
+        self.succeeds("session", "show", self.target)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,11 @@
 namespace coluber {
 namespace {
 
+using soak::shrunk;
 using soak::Trace;
 using soak::Traffic;
+
+constexpr double kShrinkSeconds = 60.0;
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -23,24 +26,6 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 int64_t number_from(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
   return text != nullptr ? std::strtoll(text, nullptr, 10) : otherwise;
-}
-
-// The fewest operations of the same trace that still show a fault.
-std::string shrunk(Trace trace, const std::string& problem) {
-  std::string last = problem;
-  int64_t low = 0;
-  int64_t high = trace.operations;
-  while (low + 1 < high) {
-    trace.operations = (low + high) / 2;
-    const std::string found = Traffic(trace).run();
-    if (found.empty()) {
-      low = trace.operations;
-    } else {
-      high = trace.operations;
-      last = found;
-    }
-  }
-  return last + " (Trace{\"" + trace.family + "\", " + std::to_string(trace.seed) + ", " + std::to_string(high) + "})";
 }
 
 TEST(Soak, RandomTrafficIsAnsweredAsByOneSequenceAlone) {
@@ -57,7 +42,8 @@ TEST(Soak, RandomTrafficIsAnsweredAsByOneSequenceAlone) {
     trace.seed = seeds() % 1000000000;
     Traffic traffic(trace);
     const std::string problem = traffic.run();
-    ASSERT_EQ(problem, "") << traffic.describe() << "\n" << shrunk(trace, problem) << "\nCOLUBER_SOAK_SEED=" << seed;
+    ASSERT_EQ(problem, "") << traffic.describe() << "\n"
+                           << shrunk(trace, problem, kShrinkSeconds) << "\nCOLUBER_SOAK_SEED=" << seed;
     operations += traffic.operations();
     ++traces;
   }
@@ -69,7 +55,7 @@ TEST(Soak, RandomTrafficIsAnsweredAsByOneSequenceAlone) {
 // Shrunk, each with what was wrong.
 TEST(Soak, TracesThatFailedOnceStayRight) {
   // A sequence's own place in the tree kept copies of its pages from giving way, and it could not grow.
-  EXPECT_EQ(Traffic({"falcon_h1_bf16", 436670269, 342, PlantedFault::kNone}).run(), "");
+  EXPECT_EQ(Traffic(Trace{"falcon_h1_bf16", 436670269, 342}).run(), "");
 }
 
 struct NamedFault {
@@ -89,7 +75,12 @@ TEST_P(PlantedFaults, AreFound) {
     trace.family = seeds() % 2 == 0 ? "lfm2" : "jamba_bf16";
     trace.seed = seeds() % 1000000000;
     trace.fault = GetParam().fault;
+    trace.plain = true;
     found = Traffic(trace).run();
+    if (found.empty()) continue;
+    trace.fault = PlantedFault::kNone;
+    Traffic without(trace);
+    ASSERT_EQ(without.run(), "") << "it is the fault that was found: " << without.describe();
   }
   EXPECT_NE(found, "") << GetParam().name;
   RecordProperty("traces", std::to_string(traces));
@@ -108,7 +99,11 @@ INSTANTIATE_TEST_SUITE_P(Each, PlantedFaults,
                                          NamedFault{"WriteSharedPage", PlantedFault::kWriteSharedPage},
                                          NamedFault{"DropPark", PlantedFault::kDropPark},
                                          NamedFault{"WrongBlockSize", PlantedFault::kWrongBlockSize},
-                                         NamedFault{"ForgetSalt", PlantedFault::kForgetSalt}),
+                                         NamedFault{"ForgetSalt", PlantedFault::kForgetSalt},
+                                         NamedFault{"RestoreOffByOne", PlantedFault::kRestoreOffByOne},
+                                         NamedFault{"KeepLaterState", PlantedFault::kKeepLaterState},
+                                         NamedFault{"SaveWithoutConv", PlantedFault::kSaveWithoutConv},
+                                         NamedFault{"ForkSharesPage", PlantedFault::kForkSharesPage}),
                          [](const testing::TestParamInfo<NamedFault>& info) { return std::string(info.param.name); });
 
 }  // namespace

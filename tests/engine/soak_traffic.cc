@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "soak_traffic.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <sstream>
+
+namespace coluber::soak {
+namespace {
+
+std::filesystem::path files_folder() {
+  static const std::filesystem::path kFolder = [] {
+    const std::filesystem::path memory = "/dev/shm";  // what is synced there costs nothing
+    const std::filesystem::path base =
+        std::filesystem::is_directory(memory) ? memory : std::filesystem::temp_directory_path();
+    return base / ("coluber_soak_" + std::to_string(::getpid()));
+  }();
+  return kFolder;
+}
+
+bool has_replay(const EngineConfig& config) {
+  return std::ranges::any_of(config.layers, [](const AttentionLayerBase* layer) {
+    const auto* recurrent = dynamic_cast<const MambaBase*>(layer);
+    return recurrent != nullptr && recurrent->supports_replayssm();
+  });
+}
+
+std::string name_of(std::optional<DType> dtype) { return dtype ? std::string(dtype_name(*dtype)) : "default"; }
+
+}  // namespace
+
+void Numerics::apply(EngineOptions& options) const {
+  options.deterministic = deterministic;
+  options.mamba_cache_dtype = conv_states;
+  options.mamba_ssm_cache_dtype = states;
+  options.kv_cache_dtype = pages;
+}
+
+std::string Numerics::describe() const {
+  return std::string(deterministic ? "deterministic, " : "") + "states " + name_of(conv_states) + " and " +
+         name_of(states) + ", pages " + name_of(pages);
+}
+
+Traffic::Traffic(const Trace& trace) : trace_(trace), random_(trace.seed) {}
+Traffic::~Traffic() {
+  drop_everything();
+  std::error_code ignored;
+  std::filesystem::remove_all(files_folder(), ignored);
+}
+
+void Traffic::fail(const std::string& what) {
+  if (problem_.empty()) problem_ = "operation " + std::to_string(done_) + ": " + what;
+}
+
+void Traffic::fail_number(const std::string& what) {
+  ++astray_;
+  if (!unrounded_) return fail(what);
+  if (astray_ > 3 && astray_ * 8 > compared_)
+    fail(what + ", the " + std::to_string(astray_) + "th of " + std::to_string(compared_));
+}
+
+std::string Traffic::run() {
+  try {
+    std::filesystem::create_directories(files_folder());
+    draw_numerics();
+    EngineOptions plain = families::options_for(trace_.family);
+    plain.num_threads = 1;
+    plain.enable_prefix_caching = false;
+    plain.use_replayssm = ReplayMode::kOff;
+    plain.cache_layout = CacheLayout::kElastic;
+    numerics_.apply(plain);
+    reference_ = Engine::load(plain);
+    if (numerics_.rounds() && !numerics_.deterministic) {
+      Numerics{}.apply(plain);
+      unrounded_ = Engine::load(plain);
+    }
+    start_engine();
+    std::vector<int32_t> operations = trace_.kept;
+    for (int32_t i = 0; trace_.kept.empty() && i < trace_.operations; ++i) operations.push_back(i);
+    for (const int32_t operation : operations) {
+      if (!problem_.empty()) break;
+      done_ = operation;
+      random_.seed(trace_.seed * 1000003 + static_cast<uint64_t>(operation) + 1);
+      operate();
+    }
+    for (int64_t steps = 0; engine_->has_unfinished_requests() && problem_.empty(); ++steps) {
+      step();
+      if (steps > 20000) fail("requests do not end");
+    }
+    if (problem_.empty()) check_end();
+  } catch (const std::exception& error) {
+    fail(std::string("thrown: ") + error.what());
+  }
+  return problem_;
+}
+
+void Traffic::draw_numerics() {
+  const auto half = [this] { return one_of({DType::kFloat16, DType::kBFloat16}); };
+  if (trace_.plain) return;
+  numerics_.deterministic = once_in(4);
+  if (once_in(4)) numerics_.pages = half();
+  // Rounding a state where a chunk ends is not the same for all chunks.
+  if (numerics_.deterministic) return;
+  if (once_in(4)) numerics_.states = half();
+  if (once_in(4)) numerics_.conv_states = half();
+}
+
+EngineOptions Traffic::draw_options() {
+  EngineOptions options = families::options_for(trace_.family);
+  options.num_threads = 1;
+  numerics_.apply(options);
+  options.poison_pools = true;
+  options.verify_states = once_in(2);
+  options.mamba_cache_mode = one_of({MambaCacheMode::kAuto, MambaCacheMode::kAuto, MambaCacheMode::kAll,
+                                     MambaCacheMode::kAlign, MambaCacheMode::kNone});
+  if (trace_.plain) options.mamba_cache_mode = MambaCacheMode::kAuto;
+  options.block_size = 4 << upto(3);
+  options.mamba_block_size = options.block_size * (1 + upto(4));
+  options.max_num_seqs = 1 + upto(6);
+  options.max_num_batched_tokens = options.max_num_seqs + one_of<int64_t>({0, 1, 3 + upto(13), 16 + upto(64), 512});
+  options.preemption = one_of({PreemptionMode::kAuto, PreemptionMode::kPark, PreemptionMode::kRecompute});
+  if (trace_.fault == PlantedFault::kLeakSlot) options.preemption = PreemptionMode::kRecompute;
+  if (trace_.fault == PlantedFault::kDropPark) options.preemption = PreemptionMode::kPark;
+  options.scheduling_policy = one_of({SchedulingPolicy::kPriority, SchedulingPolicy::kFcfs});
+  if (trace_.layout == CacheLayout::kShared || (!trace_.plain && once_in(4)))
+    options.cache_layout = CacheLayout::kShared;
+  draw_replay(options);
+  if (once_in(3)) options.long_prefill_token_threshold = 1 + upto(30);
+  options.kv_cache_memory_bytes = int64_t{1} << 30;
+  return options;
+}
+
+// Where the engine allows it: docs/cache.md.
+void Traffic::draw_replay(EngineOptions& options) {
+  const bool may_replay = !numerics_.deterministic && options.cache_layout == CacheLayout::kElastic &&
+                          options.mamba_cache_mode != MambaCacheMode::kAll && has_replay(reference_->config());
+  if (!may_replay) options.use_replayssm = ReplayMode::kOff;
+  if (may_replay && once_in(2)) options.use_replayssm = ReplayMode::kOn;
+  options.replayssm_buffer_len = 1 + upto(16);
+}
+
+void Traffic::start_engine() {
+  EngineOptions options = draw_options();
+  try {
+    engine_ = Engine::load(options);
+  } catch (const Error& error) {  // not every model has pages that can be made equal
+    if (options.cache_layout != CacheLayout::kShared || error.code() != ErrorCode::kInvalidConfig) throw;
+    options.cache_layout = CacheLayout::kElastic;
+    engine_ = Engine::load(options);
+  }
+  const int64_t one = impl().cache->bytes_for(kLongest);
+  // From a pool for one sequence on; sessions and their marks hold what they have.
+  options.kv_cache_memory_bytes = one + one * upto(4) + (once_in(2) ? 5 * one : 0);
+  engine_ = Engine::load(options);
+  impl().cache->plant(trace_.fault);
+  free_slots_ = engine_->free_state_slots();
+  free_pages_ = engine_->free_attention_pages();
+  computed_.clear();
+  std::ostringstream text;
+  text << trace_.family << " seed " << trace_.seed << ": " << numerics_.describe() << ", "
+       << mamba_cache_mode_name(options.mamba_cache_mode) << ", " << preemption_mode_name(options.preemption) << ", "
+       << scheduling_policy_name(options.scheduling_policy) << ", " << cache_layout_name(options.cache_layout)
+       << (options.use_replayssm == ReplayMode::kOn ? ", replayed" : "") << ", blocks of " << options.block_size
+       << " and " << *options.mamba_block_size << ", " << options.max_num_seqs << " sequences, "
+       << options.max_num_batched_tokens << " tokens, " << options.kv_cache_memory_bytes << " bytes";
+  description_ = text.str();
+}
+
+void Traffic::operate() {
+  const int64_t action = upto(200);
+  if (action < 58) return add();
+  if (action < 140) return step();
+  if (action < 147) return cancel();
+  if (action < 152) return poison();
+  if (action < 154) return engine_->clear_prefix_cache();
+  if (action < 155) return restart();
+  talk();
+  check_books();
+}
+
+// Begins like something that was said before, more often than not.
+Ids Traffic::prompt(int64_t room) {
+  Ids ids;
+  if (!said_.empty() && !once_in(4)) {
+    ids = said_[static_cast<size_t>(upto(std::ssize(said_)))];
+    if (once_in(2)) ids.resize(static_cast<size_t>(1 + upto(std::ssize(ids))));
+    if (once_in(5)) ids[static_cast<size_t>(upto(std::ssize(ids)))] = static_cast<int32_t>(upto(250));
+  }
+  for (int64_t i = once_in(3) ? upto(60) : upto(8); i >= 0; --i) ids.push_back(static_cast<int32_t>(upto(250)));
+  if (std::ssize(ids) > room) ids.resize(static_cast<size_t>(std::max<int64_t>(room - upto(20), 1)));
+  return ids;
+}
+
+std::vector<float> Traffic::logits_alone(std::span<const int32_t> ids) {
+  auto session = reference_->open_session();
+  return families::logits_of(*session, ids, kLongest);
+}
+
+double Traffic::bound(std::span<const int32_t> ids) {
+  constexpr double kOfOrder = 3e-3, kTimesRounding = 6.0;
+  if (!unrounded_) return kOfOrder;
+  const auto whole = unrounded_->open_session();
+  const std::vector<float> unrounded = families::logits_of(*whole, ids, kLongest);
+  const auto token_by_token = reference_->open_session();
+  const std::vector<float> rounded = families::logits_of(*token_by_token, ids, 1);
+  double most = 0.0;
+  for (size_t i = 0; i < rounded.size(); ++i)
+    most = std::max(most, std::fabs(static_cast<double>(rounded[i]) - static_cast<double>(unrounded[i])));
+  return kOfOrder + kTimesRounding * most;
+}
+
+// As if the process had been killed: what runs is lost, what was saved goes on elsewhere.
+void Traffic::restart() {
+  check_books();
+  drop_everything();
+  start_engine();
+}
+
+void Traffic::drop_everything() {
+  asked_.clear();
+  aborted_.clear();
+  talks_.clear();
+  marks_.clear();
+  engine_.reset();
+}
+
+void Traffic::check_books() {
+  std::vector<const Sequence*> sequences(impl().held.begin(), impl().held.end());
+  for (const auto& [number, answer] : impl().answers) sequences.push_back(answer.sequence.get());
+  const std::string books = impl().cache->audit(sequences);
+  if (!books.empty()) fail(books);
+  const EngineStats stats = engine_->stats();
+  if (stats.leaked_slots != 0) fail(std::to_string(stats.leaked_slots) + " leaked slots");
+  if (stats.broken_states != 0) fail("a state was not what its tag said");
+  if (stats.recurrent_bytes + stats.attention_bytes > stats.memory_bytes) fail("more memory than allowed");
+}
+
+void Traffic::check_end() {
+  check_books();
+  for (Talk& talk : talks_) check_talk(talk);
+  talks_.clear();
+  marks_.clear();
+  engine_->clear_prefix_cache();
+  if (engine_->free_state_slots() != free_slots_) fail("slots are left in use");
+  if (engine_->free_attention_pages() != free_pages_) fail("pages are left in use");
+  if (engine_->stats().parked_bytes != 0) fail("parked bytes are left");
+}
+
+// ---- shrinking -------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::string line_of(const Trace& trace, const std::string& problem) {
+  std::ostringstream text;
+  text << problem << "\n  Trace{\"" << trace.family << "\", " << trace.seed << ", " << trace.operations
+       << ", PlantedFault::kNone, {";
+  for (size_t i = 0; i < trace.kept.size(); ++i) text << (i > 0 ? ", " : "") << trace.kept[i];
+  text << "}}";
+  return text.str();
+}
+
+}  // namespace
+
+// Leaves out runs of operations, shorter and shorter ones, as long as something is still wrong.
+std::string shrunk(const Trace& whole, const std::string& problem, double seconds) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto has_time = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < seconds;
+  };
+  Trace trace = whole;
+  std::string last = problem;
+  const auto still_fails = [&](const Trace& tried) {
+    if (tried.kept.empty()) return false;
+    const std::string found = Traffic(tried).run();
+    if (!found.empty()) last = found;
+    return !found.empty();
+  };
+  if (trace.kept.empty())
+    for (int32_t i = 0; i < trace.operations; ++i) trace.kept.push_back(i);
+  for (size_t piece = trace.kept.size() / 2; piece >= 1 && has_time();) {
+    bool shorter = false;
+    for (size_t at = 0; at < trace.kept.size() && has_time();) {
+      Trace tried = trace;
+      const auto from = tried.kept.begin() + static_cast<int64_t>(at);
+      tried.kept.erase(from, from + static_cast<int64_t>(std::min(piece, trace.kept.size() - at)));
+      if (still_fails(tried)) {
+        trace = std::move(tried);
+        shorter = true;
+      } else {
+        at += piece;
+      }
+    }
+    if (!shorter) piece /= 2;
+    piece = std::min(piece, trace.kept.size());
+  }
+  return line_of(trace, last);
+}
+
+}  // namespace coluber::soak
