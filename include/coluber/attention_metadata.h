@@ -75,6 +75,13 @@ struct PrefillCheckpointMetadata {
   bool any = false;
 };
 
+// States that the engine wants from inside prefills: those of prefill p are [starts[p], starts[p + 1]).
+struct PrefillExports {
+  std::vector<int32_t> starts;   // [P+1]; empty where none is wanted
+  std::vector<int32_t> offsets;  // tokens of the row before it
+  std::vector<int32_t> blocks;
+};
+
 // mamba1, mamba2 and short conv.
 struct BaseMambaAttentionMetadata : AttentionMetadata {
   int64_t num_prefills = 0;
@@ -92,10 +99,7 @@ struct BaseMambaAttentionMetadata : AttentionMetadata {
   std::vector<int32_t> num_accepted_tokens;   // [D], speculative decoding only
   std::vector<int32_t> seq_lens;              // [R]
   CausalConv1dMetadata conv;
-  // States that the engine wants from inside prefills: those of prefill p are [starts[p], starts[p + 1]).
-  std::vector<int32_t> export_starts_p;   // [P+1]; empty where none is wanted
-  std::vector<int32_t> export_offsets_p;  // tokens of the row before it
-  std::vector<int32_t> export_blocks_p;
+  PrefillExports exports;
   // Replay: place in the ring and whether the state is written, of each decode; inputs in the ring of each prefill,
   // which its state is to be written with before it is read.
   std::vector<int32_t> write_pos_d;
@@ -151,6 +155,7 @@ struct GDNAttentionMetadata : AttentionMetadata {
   std::vector<uint8_t> prefill_has_initial_state;  // [P]
   std::vector<int32_t> chunk_indices;              // [chunks, 2] prefill, chunk in it
   std::vector<int32_t> chunk_offsets;              // [P+1] chunks before each prefill
+  PrefillExports exports;
   PrefillCheckpointMetadata checkpoint;
 };
 inline constexpr int64_t kGdnChunkSize = 64;

@@ -158,6 +158,9 @@ void GDNAttentionMetadataBuilder::build_prefills(const CommonAttentionMetadata& 
     ++prefill;
   }
   checkpoints_.build(common, prefill_rows_, out.checkpoint);
+  COLUBER_CHECK(common.state_exports.empty() || out.num_spec_decodes == 0,
+                "states are wanted from inside prefills beside {} rows with drafts", out.num_spec_decodes);
+  build_prefill_exports(common, out.num_decodes, out.exports);
 }
 
 const GDNAttentionMetadata& GDNAttentionMetadataBuilder::build(int64_t, const CommonAttentionMetadata& common, bool) {

@@ -111,6 +111,27 @@ void PrefillCheckpointBuilder::build(const CommonAttentionMetadata& common, std:
   }
 }
 
+void build_prefill_exports(const CommonAttentionMetadata& common, int64_t first_prefill, PrefillExports& out) {
+  out.starts.clear();
+  out.offsets.clear();
+  out.blocks.clear();
+  if (common.state_exports.empty()) return;
+  auto next = common.state_exports.begin();
+  for (int64_t row = first_prefill; row < common.num_reqs; ++row) {
+    out.starts.push_back(static_cast<int32_t>(out.offsets.size()));
+    for (; next != common.state_exports.end() && next->row == row; ++next) {
+      COLUBER_CHECK(next->offset > 0 && next->offset < common.query_len(row),
+                    "row {} of {} tokens: a state after {} of them is wanted", row, common.query_len(row),
+                    next->offset);
+      out.offsets.push_back(next->offset);
+      out.blocks.push_back(next->block);
+    }
+  }
+  out.starts.push_back(static_cast<int32_t>(out.offsets.size()));
+  COLUBER_CHECK(next == common.state_exports.end(), "a state is wanted from inside row {}, which is no prefill",
+                next->row);
+}
+
 const MambaSpec& require_mamba_spec(const KVCacheSpec& spec, std::string_view builder,
                                     const std::vector<std::string>& layer_names) {
   if (const auto* mamba = std::get_if<MambaSpec>(&spec)) return *mamba;
@@ -228,28 +249,6 @@ void BaseMambaMetadataBuilder::build_prefills(const CommonAttentionMetadata& com
   compute_causal_conv1d_metadata(out.query_start_loc_p, out.conv);
 }
 
-void BaseMambaMetadataBuilder::build_exports(const CommonAttentionMetadata& common,
-                                             BaseMambaAttentionMetadata& out) const {
-  out.export_starts_p.clear();
-  out.export_offsets_p.clear();
-  out.export_blocks_p.clear();
-  if (common.state_exports.empty()) return;
-  auto next = common.state_exports.begin();
-  for (int64_t row = out.num_decodes; row < out.num_reqs; ++row) {
-    out.export_starts_p.push_back(static_cast<int32_t>(out.export_offsets_p.size()));
-    for (; next != common.state_exports.end() && next->row == row; ++next) {
-      COLUBER_CHECK(next->offset > 0 && next->offset < common.query_len(row),
-                    "row {} of {} tokens: a state after {} of them is wanted", row, common.query_len(row),
-                    next->offset);
-      out.export_offsets_p.push_back(next->offset);
-      out.export_blocks_p.push_back(next->block);
-    }
-  }
-  out.export_starts_p.push_back(static_cast<int32_t>(out.export_offsets_p.size()));
-  COLUBER_CHECK(next == common.state_exports.end(), "a state is wanted from inside row {}, which is no prefill",
-                next->row);
-}
-
 void BaseMambaMetadataBuilder::build_block_positions(const CommonAttentionMetadata& common,
                                                      BaseMambaAttentionMetadata& out) const {
   out.block_idx_last_scheduled_token.clear();
@@ -287,7 +286,7 @@ void BaseMambaMetadataBuilder::build(const CommonAttentionMetadata& common, Base
   gather_state_indices(common.block_table, out);
   build_decodes(common, out);
   build_prefills(common, out);
-  build_exports(common, out);
+  build_prefill_exports(common, out.num_decodes, out.exports);
   build_block_positions(common, out);
 }
 

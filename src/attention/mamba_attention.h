@@ -54,6 +54,9 @@ class PrefillCheckpointBuilder {
   bool drop_last_block_ = false;
 };
 
+// The states that are wanted from inside the rows [first_prefill, num_reqs), by prefill.
+void build_prefill_exports(const CommonAttentionMetadata& common, int64_t first_prefill, PrefillExports& out);
+
 // Throws Error(kInvalidConfig) naming the builder and its layers where `spec` is of another kind.
 const MambaSpec& require_mamba_spec(const KVCacheSpec& spec, std::string_view builder,
                                     const std::vector<std::string>& layer_names);
@@ -76,7 +79,6 @@ class BaseMambaMetadataBuilder {
   void gather_state_indices(const BlockTableView& table, BaseMambaAttentionMetadata& out);
   void build_decodes(const CommonAttentionMetadata& common, BaseMambaAttentionMetadata& out);
   void build_prefills(const CommonAttentionMetadata& common, BaseMambaAttentionMetadata& out) const;
-  void build_exports(const CommonAttentionMetadata& common, BaseMambaAttentionMetadata& out) const;
   void build_block_positions(const CommonAttentionMetadata& common, BaseMambaAttentionMetadata& out) const;
 
   MambaSpec spec_;

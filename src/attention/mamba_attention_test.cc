@@ -214,6 +214,11 @@ TEST(BaseMambaBuilder, ReplayPositionsAreThoseOfTheDecodes) {
   const BaseMambaAttentionMetadata out = build(batch, spec_of(), config);
   EXPECT_EQ(out.write_pos_d, (Ints{5, 15}));
   EXPECT_EQ(out.is_flush_d, (Flags{0, 1}));
+  EXPECT_EQ(out.ring_counts_p, (Ints{0}));
+  Batch resumed = batch;
+  resumed.seq_lens = {106, 116, 24};
+  resumed.replayssm_decode_base = {100, 100, 13};
+  EXPECT_EQ(build(resumed, spec_of(), config).ring_counts_p, (Ints{7})) << "inputs since its state was written";
   batch.replayssm_decode_base.clear();
   EXPECT_THROW(build(batch, spec_of(), config), Error);
   config.speculative.num_speculative_tokens = 2;
@@ -313,14 +318,14 @@ TEST(BaseMambaBuilder, StatesInsidePrefillsAreCountedByPrefill) {
   BaseMambaMetadataBuilder builder(spec_of(MambaCacheMode::kNone, 0, 4096), {"layer"}, config_of(), "test");
   BaseMambaAttentionMetadata out;
   builder.build(batch.common(), out);
-  EXPECT_TRUE(out.export_starts_p.empty());
+  EXPECT_TRUE(out.exports.starts.empty());
   const std::vector<StateExport> wanted = {{1, 16, 7}, {1, 32, 8}, {3, 96, 9}};
   CommonAttentionMetadata common = batch.common();
   common.state_exports = wanted;
   builder.build(common, out);
-  EXPECT_EQ(out.export_starts_p, (Ints{0, 2, 2, 3}));
-  EXPECT_EQ(out.export_offsets_p, (Ints{16, 32, 96}));
-  EXPECT_EQ(out.export_blocks_p, (Ints{7, 8, 9}));
+  EXPECT_EQ(out.exports.starts, (Ints{0, 2, 2, 3}));
+  EXPECT_EQ(out.exports.offsets, (Ints{16, 32, 96}));
+  EXPECT_EQ(out.exports.blocks, (Ints{7, 8, 9}));
   for (const StateExport& wrong : {StateExport{0, 1, 7}, StateExport{1, 40, 7}, StateExport{2, 0, 7}}) {
     common.state_exports = std::span(&wrong, 1);
     EXPECT_THROW(builder.build(common, out), Error);

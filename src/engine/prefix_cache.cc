@@ -144,7 +144,7 @@ void StateCache::count_start(Sequence& sequence) {
 bool StateCache::waits_for_another(const Sequence& sequence) {
   if (!options_.wait_for_prefixes || options_.policy.mode != MambaCacheMode::kAuto || !tree_->options().has_states)
     return false;
-  const int64_t unit = tree_->options().unit;
+  const int64_t unit = options_.policy.unit;
   for (Sequence* other : prefilling_) {
     if (other->long_rope != sequence.long_rope || other->cache_salt != sequence.cache_salt) continue;
     const std::span<const int32_t> mine = std::span(sequence.tokens).first(sequence.tokens.size() - 1);
@@ -372,7 +372,7 @@ void StateCache::finish(Sequence& sequence) {
   // The end of a turn: the next one begins with all of it. The state moves over, so that this costs nothing.
   const bool keep = tree_ && sequence.request_id != 0 && sequence.state_slot != 0 &&
                     (options_.policy.mode == MambaCacheMode::kAuto || !tree_->options().has_states) &&
-                    sequence.num_computed_tokens >= tree_->options().unit;
+                    sequence.num_computed_tokens >= options_.policy.unit;
   if (keep) publish(sequence, Hand::kGive);
   release(sequence);
 }

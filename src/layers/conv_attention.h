@@ -30,6 +30,7 @@ class CausalConv : public MambaBase {
   std::vector<Shape> get_state_shape() const override;
   std::vector<DType> get_state_dtype() const override;
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kShortConv; }
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
 
   // y [T, channels] from x [T, channels], not overlapping.
   void forward(const ForwardBatch& batch, const float* x, float* y) const;

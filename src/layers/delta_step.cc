@@ -45,7 +45,7 @@ void DeltaStep::convolve(CausalConv1dArgs args) const {
   const Rows first = decodes(), then = prefills();
   convolve_rows(
       args, {first.count, slots_of(first, 0), then.count, slots_of(then, 0), then.first_token, then.query_start_loc},
-      *batch_.thread_pool);
+      prefill_exports(metadata_.exports), *batch_.thread_pool);
 }
 
 void DeltaStep::attend(DeltaRuleArgs args) const {
@@ -62,6 +62,7 @@ void DeltaStep::attend(DeltaRuleArgs args) const {
     args.state = slots_of(rows, 1);
     args.rows = rows.count;
     args.query_start_loc = rows.query_start_loc;
+    args.exports = rows.query_start_loc != nullptr ? prefill_exports(metadata_.exports) : StateExports{};
     check_delta_rule(args);
     delta_rule()(args, *batch_.thread_pool, *batch_.workspace);
   }

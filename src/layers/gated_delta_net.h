@@ -77,6 +77,7 @@ class GatedDeltaNet : public MambaBase {
   std::vector<StateLaneOrder> get_state_lane_order() const override;
   std::vector<std::string> get_state_names() const override { return config_.state_names; }
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kGdnAttn; }
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
 
   // x [T, hidden_size] to y [T, hidden_size], overwritten unless `accumulate`; y must not overlap x.
   void forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate = false);

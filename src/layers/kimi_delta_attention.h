@@ -46,6 +46,7 @@ class KimiDeltaAttention : public MambaBase {
   std::vector<DType> get_state_dtype() const override;  // the recurrent state is float32 whatever is asked for
   std::vector<StateLaneOrder> get_state_lane_order() const override;
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kGdnAttn; }
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
 
   // x [T, hidden_size] to y [T, hidden_size], overwritten unless `accumulate`; y must not overlap x.
   void forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate = false);

@@ -72,7 +72,7 @@ void LinearAttentionStep::convolve(CausalConv1dArgs args, size_t state) const {
   convolve_rows(args,
                 {decodes, slots(state, 0), metadata_.num_prefills, slots(state, decodes), 0,
                  metadata_.query_start_loc.data() + decodes},
-                *batch_.thread_pool);
+                StateExports{}, *batch_.thread_pool);
 }
 
 }  // namespace coluber

@@ -130,7 +130,6 @@ void MambaMixer::convolve(const ForwardBatch& batch, const float* in, float* out
   args.y_stride = channels;
   args.channels = channels;
   args.width = config_.conv_kernel;
-  export_conv_windows(args, metadata, kv_cache()[0]);
   convolve_rows(args, metadata, kv_cache()[0], *batch.thread_pool);
 }
 
@@ -192,7 +191,7 @@ void MambaMixer::scan_head(const ForwardBatch& batch, int64_t head, const float*
     args.state = slots_of_head(prefill_slots(metadata, kv_cache()[1]), head * channels * states);
     args.rows = metadata.num_prefills;
     args.query_start_loc = metadata.query_start_loc_p.data();
-    args.exports = prefill_exports(metadata);
+    args.exports = prefill_exports(metadata.exports);
     selective_scan()(args, *batch.thread_pool);
   }
 }

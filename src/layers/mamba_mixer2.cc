@@ -128,7 +128,6 @@ void MambaMixer2::convolve(const ForwardBatch& batch, const float* in, float* ou
   args.y = out;
   args.channels = args.y_stride = config_.conv_channels();
   args.width = config_.conv_kernel;
-  export_conv_windows(args, metadata, kv_cache()[0]);
   convolve_rows(args, metadata, kv_cache()[0], *batch.thread_pool);
 }
 
@@ -220,7 +219,7 @@ void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float*
     args.state = prefill_slots(metadata, kv_cache()[1]);
     args.rows = metadata.num_prefills;
     args.query_start_loc = metadata.query_start_loc_p.data();
-    args.exports = prefill_exports(metadata);
+    args.exports = prefill_exports(metadata.exports);
     args.chunk_size = batch.deterministic ? 1 : 0;
     if (replays) fold_rings(batch, args);
     ssd_chunk_scan()(args, *batch.thread_pool, *batch.workspace);

@@ -59,18 +59,15 @@ StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const Tenso
   return slots_in(state, metadata.state_indices_tensor_p.data(), metadata.has_initial_states_p.data());
 }
 
-StateExports prefill_exports(const BaseMambaAttentionMetadata& metadata) {
-  if (metadata.export_starts_p.empty()) return {};
-  return {metadata.export_starts_p.data(), metadata.export_offsets_p.data(), metadata.export_blocks_p.data()};
+StateExports prefill_exports(const PrefillExports& exports) {
+  if (exports.starts.empty()) return {};
+  return {exports.starts.data(), exports.offsets.data(), exports.blocks.data()};
 }
 
-void export_conv_windows(const CausalConv1dArgs& args, const BaseMambaAttentionMetadata& metadata,
-                         const TensorView& state) {
-  export_windows(args.width - 1, args.channels, metadata, state,
-                 [&args](int64_t token, int64_t channel) { return args.x[token * args.x_stride + channel]; });
-}
-
-void convolve_rows(CausalConv1dArgs args, const StepRows& rows, ThreadPool& pool) {
+void convolve_rows(CausalConv1dArgs args, const StepRows& rows, const StateExports& exports, ThreadPool& pool) {
+  const float* x = args.x;
+  export_windows(args.width - 1, args.channels, rows, exports,
+                 [&](int64_t token, int64_t channel) { return x[token * args.x_stride + channel]; });
   if (rows.decodes > 0) {
     args.state = rows.decode_slots;
     args.rows = rows.decodes;
@@ -86,15 +83,19 @@ void convolve_rows(CausalConv1dArgs args, const StepRows& rows, ThreadPool& pool
   }
 }
 
-void convolve_rows(CausalConv1dArgs args, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
-                   ThreadPool& pool) {
+StepRows step_rows(const BaseMambaAttentionMetadata& metadata, const TensorView& state) {
   StepRows rows;
   rows.decodes = rows.first_prefill_token = metadata.num_decodes;
   rows.prefills = metadata.num_prefills;
   if (rows.decodes > 0) rows.decode_slots = decode_slots(metadata, state);
   if (rows.prefills > 0) rows.prefill_slots = prefill_slots(metadata, state);
   rows.prefill_starts = metadata.query_start_loc_p.data();
-  convolve_rows(args, rows, pool);
+  return rows;
+}
+
+void convolve_rows(CausalConv1dArgs args, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
+                   ThreadPool& pool) {
+  convolve_rows(args, step_rows(metadata, state), prefill_exports(metadata.exports), pool);
 }
 
 void zero_padding(const ForwardBatch& batch, int64_t computed, float* values, int64_t width) {

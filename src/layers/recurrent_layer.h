@@ -47,18 +47,29 @@ StateSlots slots_in(const TensorView& state, const int32_t* indices, const uint8
 StateSlots decode_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
 StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
 
+// A step's rows for one state: decodes of a token each, from the first token on, then prefills.
+struct StepRows {
+  int64_t decodes = 0;
+  StateSlots decode_slots;
+  int64_t prefills = 0;
+  StateSlots prefill_slots;
+  int64_t first_prefill_token = 0;          // that prefill_starts are counted from
+  const int32_t* prefill_starts = nullptr;  // [prefills + 1]
+};
+
+StepRows step_rows(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
+
 // The states that the step wants from inside its prefills; none where it wants none.
-StateExports prefill_exports(const BaseMambaAttentionMetadata& metadata);
+StateExports prefill_exports(const PrefillExports& exports);
 // The windows of a convolution at those places: its last `taps` inputs, which `input(token, channel)` gives from the
 // step's first token on. Before the convolution, which overwrites the windows that the rows begin with.
 template <typename Input>
-void export_windows(int64_t taps, int64_t channels, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
+void export_windows(int64_t taps, int64_t channels, const StepRows& rows, const StateExports& exports,
                     const Input& input) {
-  const StateExports exports = prefill_exports(metadata);
   if (exports.starts == nullptr) return;
-  const StateSlots slots = prefill_slots(metadata, state);
-  for (int64_t row = 0; row < metadata.num_prefills; ++row) {
-    const int64_t first = metadata.num_decodes + metadata.query_start_loc_p[static_cast<size_t>(row)];
+  const StateSlots& slots = rows.prefill_slots;
+  for (int64_t row = 0; row < rows.prefills; ++row) {
+    const int64_t first = rows.first_prefill_token + rows.prefill_starts[row];
     const void* before = slots.source(row);
     for (int64_t i = exports.first(row); i < exports.last(row); ++i) {
       void* out = slots.at(exports.slots[i]);
@@ -76,22 +87,10 @@ void export_windows(int64_t taps, int64_t channels, const BaseMambaAttentionMeta
     }
   }
 }
-// The same of a causal convolution.
-void export_conv_windows(const CausalConv1dArgs& args, const BaseMambaAttentionMetadata& metadata,
-                         const TensorView& state);
 
-// A step's rows for one state: decodes of a token each, from the first token on, then prefills.
-struct StepRows {
-  int64_t decodes = 0;
-  StateSlots decode_slots;
-  int64_t prefills = 0;
-  StateSlots prefill_slots;
-  int64_t first_prefill_token = 0;          // that prefill_starts are counted from
-  const int32_t* prefill_starts = nullptr;  // [prefills + 1]
-};
-
-// A causal convolution of the rows. `args` says everything but rows and state, from the step's first token on.
-void convolve_rows(CausalConv1dArgs args, const StepRows& rows, ThreadPool& pool);
+// A causal convolution of the rows, and its windows at the places of `exports`. `args` says everything but rows and
+// state, from the step's first token on.
+void convolve_rows(CausalConv1dArgs args, const StepRows& rows, const StateExports& exports, ThreadPool& pool);
 void convolve_rows(CausalConv1dArgs args, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
                    ThreadPool& pool);
 

@@ -32,6 +32,7 @@ class ResidualConvs : public MambaBase {
   std::vector<DType> get_state_dtype() const override;
   std::vector<std::string> get_state_names() const override;
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kShortConv; }
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
 
   // x [T, channels] to y [T, channels] by convolution `index`, each once a step; y must not overlap x.
   void forward(const ForwardBatch& batch, size_t index, const float* x, float* y) const;

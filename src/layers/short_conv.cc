@@ -61,9 +61,10 @@ void ShortConv::forward(const ForwardBatch& batch, const float* x, float* y, boo
   args.y = gated;
   args.channels = args.y_stride = channels;
   args.width = config_.conv_kernel;
-  export_windows(config_.conv_kernel - 1, channels, metadata, kv_cache()[0], [&](int64_t token, int64_t channel) {
-    return args.b[token * args.in_stride + channel] * args.x[token * args.in_stride + channel];
-  });
+  export_windows(config_.conv_kernel - 1, channels, step_rows(metadata, kv_cache()[0]),
+                 prefill_exports(metadata.exports), [&](int64_t token, int64_t channel) {
+                   return args.b[token * args.in_stride + channel] * args.x[token * args.in_stride + channel];
+                 });
   if (metadata.num_decodes > 0) {
     args.state = decode_slots(metadata, kv_cache()[0]);
     args.rows = metadata.num_decodes;

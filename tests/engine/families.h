@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -33,9 +34,17 @@ inline const std::vector<std::string>& names() {
 inline constexpr std::string_view kReplay = "_replay";
 inline bool replays(std::string_view name) { return name.ends_with(kReplay); }
 
+// The same: with states and attention pages from one pool.
+inline constexpr std::string_view kShared = "_shared";
+inline bool shares(std::string_view name) { return name.ends_with(kShared); }
+
 inline EngineOptions options_for(const std::string& name) {
   EngineOptions options;
-  const std::string folder = replays(name) ? name.substr(0, name.size() - kReplay.size()) : name;
+  std::string folder = replays(name) ? name.substr(0, name.size() - kReplay.size()) : name;
+  if (shares(name)) {
+    folder.resize(name.size() - kShared.size());
+    options.cache_layout = CacheLayout::kShared;
+  }
   options.model = std::string(COLUBER_SOURCE_DIR) + "/tests/data/" + folder;
   if (replays(name)) options.use_replayssm = ReplayMode::kOn;
   options.num_threads = 2;
@@ -52,6 +61,29 @@ inline const std::vector<std::string>& replaying_names() {
         const std::string replaying = name + std::string(kReplay);
         describe_model(options_for(replaying));
         found.push_back(replaying);
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kInvalidConfig) throw;
+      }
+    }
+    return found;
+  }();
+  return kNames;
+}
+
+// Families in cache layout shared, by a name that says so: some of each kind of layer, or all that can with
+// COLUBER_ALL_LAYOUTS=1.
+inline const std::vector<std::string>& sharing_names() {
+  static const std::vector<std::string> kNames = [] {
+    const std::vector<std::string> few = {"lfm2",    "jamba_bf16",      "falcon_h1_bf16", "mamba2",
+                                          "minimax", "qwen3_next_bf16", "rwkv7_fla"};
+    const bool all = std::getenv("COLUBER_ALL_LAYOUTS") != nullptr;
+    std::vector<std::string> found;
+    for (const std::string& name : names()) {
+      if (!all && std::ranges::find(few, name) == few.end()) continue;
+      try {
+        const std::string sharing = name + std::string(kShared);
+        describe_model(options_for(sharing));
+        found.push_back(sharing);
       } catch (const Error& error) {
         if (error.code() != ErrorCode::kInvalidConfig) throw;
       }

@@ -162,6 +162,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Invariants, testing::ValuesIn(families::names
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Replaying, Invariants, testing::ValuesIn(families::replaying_names()),
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Sharing, Invariants, testing::ValuesIn(families::sharing_names()),
+                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 
 }  // namespace
 }  // namespace coluber

@@ -314,6 +314,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Sessions, testing::ValuesIn(families::names()
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Replaying, Sessions, testing::ValuesIn(families::replaying_names()),
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Sharing, Sessions, testing::ValuesIn(families::sharing_names()),
+                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 
 TEST(Session, OfAnotherModelIsRefusedByName) {
   const std::string path = testing::TempDir() + "coluber_other_model_" + std::to_string(::getpid());

@@ -89,10 +89,9 @@ TEST_P(SharedLayout, RandomTrafficInSmallPoolsIsAnsweredAsByOneSequenceAlone) {
   if (!load()) GTEST_SKIP() << "its pages cannot be made equal";
   for (const uint64_t seed : {11, 12}) {
     soak::Trace trace;
-    trace.family = GetParam();
+    trace.family = GetParam() + std::string(families::kShared);
     trace.seed = seed;
     trace.operations = 60;
-    trace.layout = CacheLayout::kShared;
     soak::Traffic traffic(trace);
     EXPECT_EQ(traffic.run(), "") << traffic.describe();
   }

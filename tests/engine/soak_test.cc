@@ -35,7 +35,9 @@ TEST(Soak, RandomTrafficIsAnsweredAsByOneSequenceAlone) {
   std::mt19937_64 seeds(seed);
   int64_t operations = 0;
   int64_t traces = 0;
-  const auto& names = families::names();
+  std::vector<std::string> names = families::names();
+  const std::vector<std::string>& sharing = families::sharing_names();
+  names.insert(names.end(), sharing.begin(), sharing.end());
   while (seconds_since(begin) < seconds) {
     Trace trace;
     trace.family = names[static_cast<size_t>(seeds() % names.size())];

@@ -51,6 +51,7 @@ struct DeltaRuleArgs {
   float* y = nullptr;  // [T, Hv, Dv], token stride y_stride
   int64_t y_stride = 0;
   StateSlots state;
+  StateExports exports;                      // no bit of a result depends on them
   const int32_t* query_start_loc = nullptr;  // [R+1]; null: row r is token r
   int64_t rows = 0;
   int64_t num_k_heads = 0;  // Hk, a divisor of Hv

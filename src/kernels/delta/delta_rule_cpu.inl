@@ -195,6 +195,20 @@ inline void delta_tokens(const DeltaRuleArgs& args, const DeltaTask& task, int64
   }
 }
 
+// `leave(slot)` stores the state of the moment.
+template <typename Leave>
+inline void delta_row(const DeltaRuleArgs& args, const DeltaTask& task, int64_t begin, int64_t end, DeltaReady& r,
+                      float* s, const Leave& leave) {
+  int64_t t = begin;
+  for (int64_t i = args.exports.first(task.row); i < args.exports.last(task.row); ++i) {
+    const int64_t stop = begin + args.exports.offsets[i];
+    delta_tokens(args, task, t, stop, r, s);
+    leave(args.state.at(args.exports.slots[i]));
+    t = stop;
+  }
+  delta_tokens(args, task, t, end, r, s);
+}
+
 template <typename S>
 inline void delta_run(const DeltaRuleArgs& args, const DeltaTask& task, int64_t begin, int64_t end, DeltaReady& r,
                       float* scratch) {
@@ -211,11 +225,16 @@ inline void delta_run(const DeltaRuleArgs& args, const DeltaTask& task, int64_t 
       } else if (source != target) {
         std::memcpy(blocks, source + task.b0 * kDeltaBlock * args.key_dim, bytes);
       }
-      return delta_tokens(args, task, begin, end, r, blocks);
+      return delta_row(args, task, begin, end, r, blocks, [&](void* slot) {
+        std::memcpy(static_cast<float*>(slot) + (blocks - static_cast<float*>(args.state.target(task.row))), blocks,
+                    bytes);
+      });
     }
   }
   delta_load_state(args, source, task.b0, task.b1, scratch);
-  delta_tokens(args, task, begin, end, r, scratch);
+  delta_row(args, task, begin, end, r, scratch, [&](void* slot) {
+    delta_store_state(args, scratch, task.b0, task.b1, static_cast<S*>(slot) + task.head * head_size);
+  });
   delta_store_state(args, scratch, task.b0, task.b1, target);
 }
 
