@@ -20,6 +20,8 @@ WRAPPERS = {
     "tl/expected.hpp": ["src/base/error.h"],
     "CLI/": ["src/apps/cli/arguments.cc"],
     "histedit.h": ["src/apps/cli/line_editor.cc"],
+    "boost/": ["src/apps/server/http_server.cc"],
+    "prometheus/": ["src/apps/server/metrics.cc"],
     "pcre2.h": ["src/text/tokenizer/*.cc"],
     "utf8proc.h": ["src/text/tokenizer/*.cc"],
     "xxhash.h": ["src/base/*.cc", "src/cache/state_tag.cc"],

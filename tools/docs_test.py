@@ -14,10 +14,10 @@ PAGES = [p for top in ("", "docs", "docs/reference", "bench", "bench/*", "exampl
          for p in sorted(ROOT.glob(f"{top}/*.md" if top else "*.md"))]
 SHARED_SECTIONS = {
     "Sampling flags": ["run", "chat", "batch"],
-    "Engine flags": ["run", "chat", "batch", "logits", "inspect", "bench"],
-    "Length flags": ["run", "chat", "batch", "logits", "inspect", "bench", "cache-sim"],
-    "Memory flags": ["run", "chat", "batch", "bench", "cache-sim"],
-    "Serving flags": ["batch", "cache-sim"],
+    "Engine flags": ["run", "chat", "batch", "serve", "logits", "inspect", "bench"],
+    "Length flags": ["run", "chat", "batch", "serve", "logits", "inspect", "bench", "cache-sim"],
+    "Memory flags": ["run", "chat", "batch", "serve", "bench", "cache-sim"],
+    "Serving flags": ["batch", "serve", "cache-sim"],
 }
 FLAG = re.compile(r"(?<![\w-])(--?[a-z][a-z-]*)")
 

@@ -7,8 +7,9 @@ set -euo pipefail
 what=${1:-build}
 
 build=(ca-certificates g++ make cmake ninja-build ccache pkg-config nlohmann-json3-dev libfmt-dev libspdlog-dev libexpected-dev
-       libcli11-dev libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev)
-test=(libgtest-dev libgmock-dev python3 git)
+       libcli11-dev libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev
+       libboost1.81-dev libssl-dev prometheus-cpp-dev)
+test=(libgtest-dev libgmock-dev python3 python3-venv git openssl)
 dev=(libbenchmark-dev clang-19 clang-tidy-19 clang-format-19 libclang-rt-19-dev python3-venv debootstrap)
 case $what in
   build) need=("${build[@]}") ;;
@@ -22,7 +23,24 @@ for package in "${need[@]}"; do
   status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
   [ "$status" = installed ] || missing+=("$package")
 done
-[ ${#missing[@]} -gt 0 ] || exit 0
+
+# What tests need of PyPI. Without it (no network, say) those tests skip, and say so.
+python_packages() {
+  [ "$what" != build ] || return 0
+  local wanted="$(dirname "$0")/../tests/server/requirements.txt" venv=$HOME/.cache/coluber/test-venv
+  cmp -s "$wanted" "$venv/requirements.txt" && return 0
+  echo "installing Python packages of the tests into $venv" >&2
+  if python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$wanted"; then
+    cp "$wanted" "$venv/requirements.txt"
+  else
+    rm -rf "$venv"
+    echo "setup.sh: Python packages could not be installed; the tests of the server with OpenAI's client will skip" >&2
+  fi
+}
+if [ ${#missing[@]} -eq 0 ]; then
+  python_packages
+  exit 0
+fi
 
 if [ "$(id -u)" = 0 ]; then run=(env)
 elif command -v sudo >/dev/null 2>&1; then run=(sudo env)
@@ -44,3 +62,4 @@ if ! { "${run[@]}" DEBIAN_FRONTEND=noninteractive apt-get update &&
   echo "setup.sh: installing failed; the lines above are apt's" >&2
   exit 1
 fi
+python_packages

@@ -31,6 +31,7 @@ namespace coluber::cli {
 int run_command(const std::vector<std::string>& args);
 int chat_command(const std::vector<std::string>& args);
 int batch_command(const std::vector<std::string>& args);
+int serve_command(const std::vector<std::string>& args);  // in apps/server
 int session_command(const std::vector<std::string>& args);
 int logits_command(const std::vector<std::string>& args);
 int tokenize_command(const std::vector<std::string>& args);

@@ -24,6 +24,7 @@ constexpr Command kCommands[] = {
     {"run", "generate text from a prompt, as it comes", run_command},
     {"chat", "a conversation, with line editing and history", chat_command},
     {"batch", "many requests from a file, many at once", batch_command},
+    {"serve", "an HTTP server with OpenAI's API", serve_command},
     {"inspect", "what a model is and what memory it takes, before running it", inspect_command},
     {"models", "the families of models that can be run", models_command},
     {"tokenize", "text to token ids", tokenize_command},

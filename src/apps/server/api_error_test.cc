@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/server/api_error.h"
+
+#include <gtest/gtest.h>
+
+#include "apps/server/json_fields.h"
+
+namespace coluber::server {
+namespace {
+
+TEST(ApiError, EveryErrorCodeHasAStatusOfItsKind) {
+  for (int i = static_cast<int>(ErrorCode::kInvalidArgument); i <= static_cast<int>(ErrorCode::kInternal); ++i) {
+    const auto code = static_cast<ErrorCode>(i);
+    EXPECT_GE(http_status(code), 400) << error_code_name(code);
+    EXPECT_EQ(api_error(Failure{code, "m", "p"}).status, http_status(code));
+  }
+  EXPECT_EQ(http_status(ErrorCode::kInvalidArgument), 400);
+  EXPECT_EQ(http_status(ErrorCode::kResourceExhausted), 503);
+  EXPECT_EQ(http_status(ErrorCode::kInternal), 500);
+}
+
+TEST(ApiError, TheShapeIsOpenAis) {
+  EXPECT_EQ(api_error(Failure{ErrorCode::kContextLength, "too long", "prompt"}).json().dump(),
+            "{\"error\":{\"message\":\"too long\",\"type\":\"invalid_request_error\",\"param\":\"prompt\","
+            "\"code\":\"context_length_exceeded\"}}");
+  EXPECT_EQ(api_error(429, "later", "queue_full").json().dump(),
+            "{\"error\":{\"message\":\"later\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"queue_full\"}}");
+}
+
+Json object(const char* text) { return value_or_throw(parse_json(text, "test")); }
+
+TEST(JsonFields, AFieldThatNobodyAsksForIsRefusedByName) {
+  const Json json = object(R"({"known": 1, "gone": null, "strange": 2})");
+  JsonFields fields(json);
+  int64_t value = 0;
+  EXPECT_TRUE(fields.integer("known", 0, 5, &value));
+  EXPECT_EQ(value, 1);
+  const auto failure = fields.finish();
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->param, "strange");
+}
+
+TEST(JsonFields, ValuesOfOtherTypesAndRangesAreRefusedAndLeftAlone) {
+  for (const char* text : {R"({"a": 6})", R"({"a": -1})", R"({"a": 1.5})", R"({"a": "1"})", R"({"a": true})",
+                           R"({"a": [1]})", R"({"a": 99999999999999999999})"}) {
+    const Json json = object(text);
+    JsonFields fields(json);
+    int64_t value = 3;
+    EXPECT_FALSE(fields.integer("a", 0, 5, &value)) << text;
+    EXPECT_EQ(value, 3) << text;
+    const auto failure = fields.finish();
+    ASSERT_TRUE(failure) << text;
+    EXPECT_EQ(failure->param, "a");
+  }
+}
+
+TEST(JsonFields, WhatIsNotSupportedPassesOnlyWhereItChangesNothing) {
+  const Json json = object(R"({"off": false, "on": true, "null": null})");
+  JsonFields fields(json);
+  fields.refuse("off", "why", Json(false));
+  fields.refuse("null", "why");
+  fields.refuse("absent", "why");
+  fields.refuse("on", "why", Json(false));
+  const auto failure = fields.finish();
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->param, "on");
+  EXPECT_EQ(failure->code, ErrorCode::kUnsupported);
+}
+
+}  // namespace
+}  // namespace coluber::server

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/server/completion_request.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "apps/server/json_fields.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace coluber::server {
+namespace {
+
+constexpr int64_t kMaxTokens = int64_t{1} << 31;
+constexpr size_t kMaxText = size_t{1} << 30;  // the body's limit comes first
+constexpr size_t kMaxSaltBytes = 256;
+constexpr int64_t kCompletionTokens = 16;  // OpenAI's default on the route without a conversation
+constexpr std::string_view kNoGrammar = "answers cannot be held to a grammar yet";
+constexpr std::string_view kNoTools = "calls of tools are not parsed yet; describe the tools in a message";
+
+void read_number(JsonFields& fields, std::string_view name, double low, double high, float* value) {
+  double given = 0.0;
+  if (fields.number(name, low, high, &given)) *value = static_cast<float>(given);
+}
+
+void read_stops(JsonFields& fields, const ModelFacts& facts, SamplingParams& sampling) {
+  const Json* stop = fields.find("stop");
+  if (stop != nullptr) {
+    const Json::Array one{*stop};
+    const Json::Array& stops = stop->is_array() ? stop->as_array() : one;
+    const bool fine =
+        std::ssize(stops) <= facts.max_stops && std::all_of(stops.begin(), stops.end(), [&](const Json& s) {
+          return s.is_string() && !s.as_string().empty() && s.as_string().size() <= facts.max_stop_bytes;
+        });
+    if (!fine)
+      return fields.wrong("stop",
+                          fmt::format("a text or a list of at most {} texts, each of 1 to {} bytes", facts.max_stops,
+                                      facts.max_stop_bytes),
+                          *stop);
+    sampling.stop.clear();
+    for (const Json& text : stops) sampling.stop.push_back(text.as_string());
+  }
+  fields.ids("stop_token_ids", facts.vocab_size, &sampling.stop_token_ids);
+}
+
+// {"50256": -100}
+void read_bias(JsonFields& fields, const ModelFacts& facts, SamplingParams& sampling) {
+  const Json* bias = fields.find("logit_bias");
+  if (bias == nullptr) return;
+  const std::string expected =
+      fmt::format("an object of token ids (0 to {}) to numbers from -100 to 100", facts.vocab_size - 1);
+  if (!bias->is_object()) return fields.wrong("logit_bias", expected, *bias);
+  for (const auto& [key, value] : bias->as_object()) {
+    const bool digits = !key.empty() && key.size() <= 9 &&
+                        std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const int64_t id = digits ? std::stoll(key) : -1;
+    if (id < 0 || id >= facts.vocab_size || !value.is_number() || !(value.as_double() >= -100.0) ||
+        !(value.as_double() <= 100.0))
+      return fields.problem("logit_bias", fmt::format("'logit_bias' must be {}, found {}: {}", expected,
+                                                      Json(key.substr(0, 20)).dump(-1, true), value.type_name()));
+    sampling.logit_bias.push_back({static_cast<int32_t>(id), static_cast<float>(value.as_double())});
+  }
+}
+
+void read_sampling(JsonFields& fields, const ModelFacts& facts, SamplingParams& sampling) {
+  read_number(fields, "temperature", 0.0, 1e4, &sampling.temperature);
+  read_number(fields, "top_p", 0.0, 1.0, &sampling.top_p);
+  read_number(fields, "min_p", 0.0, 1.0, &sampling.min_p);
+  fields.integer("top_k", -1, kMaxTokens, &sampling.top_k);
+  read_number(fields, "repetition_penalty", 0.0, 1e4, &sampling.repetition_penalty);
+  read_number(fields, "presence_penalty", -2.0, 2.0, &sampling.presence_penalty);
+  read_number(fields, "frequency_penalty", -2.0, 2.0, &sampling.frequency_penalty);
+  int64_t seed = 0;
+  if (fields.integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(), &seed))
+    sampling.seed = static_cast<uint64_t>(seed);
+  fields.integer("min_tokens", 0, kMaxTokens, &sampling.min_tokens);
+  fields.boolean("ignore_eos", &sampling.ignore_eos);
+  fields.boolean("skip_special_tokens", &sampling.skip_special_tokens);
+  fields.boolean("include_stop_str_in_output", &sampling.include_stop_str_in_output);
+  fields.ids("allowed_token_ids", facts.vocab_size, &sampling.allowed_token_ids);
+  int64_t prompt_logprobs = 0;
+  if (fields.integer("prompt_logprobs", 0, facts.max_logprobs, &prompt_logprobs))
+    sampling.prompt_logprobs = static_cast<int>(prompt_logprobs);
+  read_stops(fields, facts, sampling);
+  read_bias(fields, facts, sampling);
+}
+
+void read_serving(JsonFields& fields, const ModelFacts& facts, CompletionRequest& request) {
+  fields.integer("n", 1, facts.max_n, &request.n);
+  fields.boolean("stream", &request.stream);
+  if (const Json* options = fields.find("stream_options")) {
+    if (!options->is_object()) return fields.wrong("stream_options", "an object", *options);
+    if (!request.stream)
+      return fields.problem("stream_options", "'stream_options' is for streams; set 'stream' to true");
+    JsonFields inner(*options);
+    inner.boolean("include_usage", &request.include_usage);
+    inner.boolean("continuous_usage_stats", &request.continuous_usage);
+    inner.refuse("include_obfuscation", "answers are not padded", Json(false));
+    if (auto failure = inner.finish())
+      fields.problem("stream_options." + failure->param, failure->message, failure->code);
+  }
+  bool beams = false;
+  fields.boolean("use_beam_search", &beams);
+  fields.number("length_penalty", -10.0, 10.0, &request.length_penalty);
+  fields.boolean("early_stopping", &request.early_stopping);
+  if (beams) request.beam_width = std::max(request.n, request.best_of);
+  fields.integer("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(),
+                 &request.priority);
+  fields.text("cache_salt", &request.cache_salt, kMaxSaltBytes);
+  fields.boolean("return_token_ids", &request.return_token_ids);
+  for (const std::string_view told : {"user", "metadata", "request_id", "safety_identifier"}) fields.note(told);
+}
+
+// What both routes of OpenAI or vLLM know and this server does not do.
+void refuse_others(JsonFields& fields) {
+  if (const Json* format = fields.find("response_format")) {
+    const Json* type = format->find("type");
+    if (type == nullptr || !type->is_string() || type->as_string() != "text")
+      fields.problem("response_format",
+                     fmt::format("'response_format' is not supported: {}; only {{\"type\": \"text\"}} is", kNoGrammar),
+                     ErrorCode::kUnsupported);
+  }
+  for (const std::string_view name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
+                                      "guided_decoding_backend", "guided_whitespace_pattern", "structured_outputs"})
+    fields.refuse(name, kNoGrammar);
+  fields.refuse("spaces_between_special_tokens", "special tokens are never set apart by spaces", Json(false));
+  fields.refuse("truncate_prompt_tokens", "prompts are never cut");
+  fields.refuse("logits_processors", "no code of clients is run");
+  fields.refuse("vllm_xargs", "there are no extra arguments");
+  fields.refuse("kv_transfer_params", "states are not moved between servers");
+  fields.refuse("return_tokens_as_token_ids", "ask for 'return_token_ids' instead", Json(false));
+  fields.refuse("store", "answers are not kept", Json(false));
+}
+
+// ---- prompts ---------------------------------------------------------------------------------------------------
+
+void encode_prompt(JsonFields& fields, const Engine& engine, const std::string& text, bool special,
+                   CompletionRequest& request) {
+  if (!engine.has_tokenizer())
+    return fields.problem("prompt", "this model has no tokenizer, so it cannot read text; give token ids");
+  request.prompts.push_back(engine.encode(text, special));
+  request.prompt_texts.push_back(text);
+}
+
+void read_prompts(JsonFields& fields, const ModelFacts& facts, const Engine& engine, CompletionRequest& request) {
+  const Json* prompt = fields.find("prompt");
+  bool special = true;
+  fields.boolean("add_special_tokens", &special);
+  if (prompt == nullptr)
+    return fields.problem("prompt", "'prompt' is missing: give a text, token ids, or a list of either");
+  const std::string expected =
+      fmt::format("a text, a list of token ids from 0 to {}, or a list of at most {} of either, none of them empty",
+                  facts.vocab_size - 1, facts.max_prompts);
+  const auto take = [&](const Json& one) {
+    std::vector<int32_t> ids;
+    if (one.is_string()) {
+      encode_prompt(fields, engine, one.as_string(), special, request);
+    } else if (take_token_ids(one, facts.vocab_size, &ids)) {
+      request.prompt_texts.push_back(request.echo && engine.has_tokenizer() ? engine.decode(ids, false)
+                                                                            : std::string());
+      request.prompts.push_back(std::move(ids));
+    } else {
+      fields.wrong("prompt", expected, *prompt);
+    }
+  };
+  const bool many = prompt->is_array() && !prompt->as_array().empty() && !prompt->as_array().front().is_int();
+  if (!many) {
+    take(*prompt);
+  } else if (std::ssize(prompt->as_array()) > facts.max_prompts) {
+    fields.wrong("prompt", expected, *prompt);
+  } else {
+    for (const Json& one : prompt->as_array()) take(one);
+  }
+  for (const auto& ids : request.prompts)
+    if (ids.empty()) fields.wrong("prompt", expected, *prompt);
+}
+
+// Parts of text become one text; OpenAI's arguments of earlier calls, JSON in a string, become the values that
+// templates want. False where the message is not right.
+bool tidy_message(Json& message) {
+  const Json* role = message.find("role");
+  if (role == nullptr || !role->is_string()) return false;
+  if (const Json* content = message.find("content"); content != nullptr && content->is_array()) {
+    std::string text;
+    for (const Json& part : content->as_array()) {
+      const Json* type = part.find("type");
+      const Json* words = part.find("text");
+      if (type == nullptr || !type->is_string() || type->as_string() != "text" || words == nullptr ||
+          !words->is_string())
+        return false;
+      text += (text.empty() ? "" : "\n") + words->as_string();
+    }
+    message.set("content", text);
+  } else if (content != nullptr && !content->is_string() && !content->is_null()) {
+    return false;
+  }
+  return true;
+}
+
+void tidy_calls(Json& message) {
+  for (auto& [name, calls] : message.as_object()) {
+    if (name != "tool_calls" || !calls.is_array()) continue;
+    for (Json& call : calls.as_array()) {
+      const Json* function = call.find("function");
+      const Json* arguments = function == nullptr ? nullptr : function->find("arguments");
+      if (arguments == nullptr || !arguments->is_string()) continue;
+      Result<Json> parsed = parse_json(arguments->as_string(), "arguments");
+      if (!parsed || !parsed->is_object()) continue;
+      Json changed = *function;
+      changed.set("arguments", std::move(*parsed));
+      call.set("function", std::move(changed));
+    }
+  }
+}
+
+void read_chat_logprobs(JsonFields& fields, const ModelFacts& facts, CompletionRequest& request) {
+  int64_t top = 0;
+  fields.boolean("logprobs", &request.want_logprobs);
+  const bool has_top = fields.integer("top_logprobs", 0, facts.max_logprobs, &top);
+  if (has_top && !request.want_logprobs) fields.problem("top_logprobs", "'top_logprobs' needs 'logprobs' to be true");
+  if (request.want_logprobs) request.sampling.logprobs = static_cast<int>(top);
+}
+
+void read_chat(JsonFields& fields, const ModelFacts& facts, const Engine& engine, CompletionRequest& request) {
+  read_chat_logprobs(fields, facts, request);
+  bool special = false;  // the template writes them itself
+  fields.boolean("add_special_tokens", &special);
+  fields.refuse("tools", kNoTools, Json(Json::Array{}));
+  fields.refuse("tool_choice", kNoTools, Json("none"));
+  fields.refuse("parallel_tool_calls", kNoTools);
+  for (const std::string_view old : {"functions", "function_call"}) fields.refuse(old, kNoTools);
+  fields.refuse("modalities", "only text is made", Json(Json::Array{Json("text")}));
+  fields.refuse("service_tier", "there is one tier", Json("auto"));
+  fields.refuse("echo", "conversations are not repeated", Json(false));
+  fields.refuse("best_of", "it belongs to /v1/completions");
+  for (const std::string_view name : {"audio", "prediction", "web_search_options", "verbosity", "mm_processor_kwargs"})
+    fields.refuse(name, "this server only makes text from text");
+  const Result<std::string> text = render_conversation(fields, engine);
+  if (!text) return fields.problem(text.error().param, text.error().message, text.error().code);
+  encode_prompt(fields, engine, *text, special, request);
+  if (!request.prompts.empty() && request.prompts.back().empty())
+    fields.problem("messages", "the conversation gives no tokens; a model needs at least one to go on from");
+}
+
+void read_completion(JsonFields& fields, const ModelFacts& facts, const Engine& engine, CompletionRequest& request) {
+  int64_t top = 0;
+  if (fields.integer("logprobs", 0, facts.max_logprobs, &top)) {
+    request.want_logprobs = true;
+    request.sampling.logprobs = static_cast<int>(top);
+  }
+  fields.boolean("echo", &request.echo);
+  fields.refuse("suffix", "models that fill a gap are not served");
+  read_prompts(fields, facts, engine, request);
+  if (request.echo && request.want_logprobs) request.sampling.prompt_logprobs = request.sampling.logprobs;
+  if (request.echo && !engine.has_tokenizer()) fields.problem("echo", "'echo' needs a model with a tokenizer");
+}
+
+void read_max_tokens(JsonFields& fields, const ModelFacts& facts, CompletionRequest& request) {
+  int64_t longest = 0;
+  for (const auto& ids : request.prompts) longest = std::max(longest, std::ssize(ids));
+  const int64_t left = facts.max_model_len - longest;
+  int64_t given = 0, newer = 0;
+  const bool echoes = request.sampling.prompt_logprobs.has_value();
+  const bool has_old = fields.integer("max_tokens", echoes ? 0 : 1, kMaxTokens, &given);
+  const bool has_new = request.chat && fields.integer("max_completion_tokens", echoes ? 0 : 1, kMaxTokens, &newer);
+  if (!request.chat) fields.refuse("max_completion_tokens", "it belongs to /v1/chat/completions; say 'max_tokens'");
+  if (has_new) given = newer;
+  if (left <= 0 || ((has_old || has_new) && given > left)) {
+    fields.problem(
+        request.chat ? "messages" : "prompt",
+        fmt::format("this model's maximum context length is {} tokens; the prompt has {}{}; shorten the prompt"
+                    " or ask for fewer tokens",
+                    facts.max_model_len, longest,
+                    has_old || has_new ? fmt::format(" and {} were asked for", given) : ""),
+        ErrorCode::kContextLength);
+    return;
+  }
+  const bool model_says = facts.defaults.max_tokens != SamplingParams().max_tokens;
+  const int64_t otherwise = model_says ? facts.defaults.max_tokens : request.chat ? left : kCompletionTokens;
+  request.open_ended = !has_old && !has_new;
+  request.sampling.max_tokens = has_old || has_new ? given : std::min(left, otherwise);
+}
+
+}  // namespace
+
+int64_t CompletionRequest::answers() const noexcept { return std::ssize(prompts) * std::max({n, best_of, beam_width}); }
+
+Result<Json> parse_body(const std::string& body) {
+  if (!is_valid_utf8(body)) return fail(ErrorCode::kInvalidArgument, "the body is not valid UTF-8");
+  Result<Json> json = parse_json(body, "the body", {.refuse_duplicate_keys = true});
+  if (!json) return fail(ErrorCode::kInvalidArgument, "{}", json.error().message);
+  if (!json->is_object())
+    return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object, found {}", json->type_name());
+  return json;
+}
+
+void check_model(JsonFields& fields, const ModelFacts& facts) {
+  std::string name;
+  if (!fields.text("model", &name, 1024)) return;
+  const auto& names = facts.served_names;
+  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  fields.problem("model",
+                 fmt::format("the model {} does not exist here; served is '{}'",
+                             Json(name.substr(0, 80)).dump(-1, true), names.front()),
+                 ErrorCode::kNotFound);
+}
+
+Result<std::string> render_conversation(JsonFields& fields, const Engine& engine) {
+  const auto bad = [](std::string_view param, std::string message) {
+    return tl::unexpected<Failure>(Failure{ErrorCode::kInvalidArgument, std::move(message), std::string(param)});
+  };
+  const Json* given = fields.find("messages");
+  bool generation_prompt = true;
+  fields.boolean("add_generation_prompt", &generation_prompt);
+  fields.refuse("continue_final_message", "an answer is always a new message", Json(false));
+  fields.refuse("chat_template", "templates come with the model, never from a client");
+  fields.refuse("documents", "there is no place for documents; put them in a message");
+  Json kwargs = Json(Json::Object{});
+  if (const Json* extra = fields.find("chat_template_kwargs")) {
+    if (!extra->is_object()) return bad("chat_template_kwargs", "'chat_template_kwargs' must be an object");
+    kwargs = *extra;
+  }
+  if (const Json* effort = fields.find("reasoning_effort")) kwargs.set("reasoning_effort", *effort);
+  if (given == nullptr || !given->is_array() || given->as_array().empty())
+    return bad("messages", "'messages' must be a list of {\"role\", \"content\"} with at least one");
+  Json messages = *given;
+  for (size_t i = 0; i < messages.as_array().size(); ++i) {
+    Json& message = messages.as_array()[i];
+    if (!message.is_object() || !tidy_message(message))
+      return bad(fmt::format("messages[{}]", i),
+                 fmt::format("'messages[{}]' must have a 'role' and a 'content', which is a text or a list of "
+                             "{{\"type\": \"text\", \"text\": ...}}; other kinds of parts are not supported",
+                             i));
+    tidy_calls(message);
+  }
+  if (!engine.has_chat_template()) return bad("messages", "this model has no chat template; use /v1/completions");
+  try {
+    return engine.apply_chat_template(messages.dump(), generation_prompt, {}, kwargs.dump());
+  } catch (const Error& error) {
+    return tl::unexpected<Failure>(Failure{error.code(), error.what(), "messages"});
+  }
+}
+
+Result<CompletionRequest> parse_completion(const std::string& body, bool chat, const ModelFacts& facts,
+                                           const Engine& engine) {
+  Result<Json> json = parse_body(body);
+  if (!json) return tl::unexpected(json.error());
+  JsonFields fields(*json);
+  CompletionRequest request;
+  request.chat = chat;
+  request.sampling = facts.defaults;
+  check_model(fields, facts);
+  read_sampling(fields, facts, request.sampling);
+  if (!chat) fields.integer("best_of", 1, facts.max_n, &request.best_of);
+  read_serving(fields, facts, request);
+  refuse_others(fields);
+  if (chat) {
+    read_chat(fields, facts, engine, request);
+  } else {
+    read_completion(fields, facts, engine, request);
+  }
+  if (request.best_of != 0 && request.best_of < request.n)
+    fields.problem("best_of", fmt::format("'best_of' must be at least 'n' = {}, found {}", request.n, request.best_of));
+  if (request.stream && request.best_of > request.n)
+    fields.problem("best_of", "'best_of' above 'n' cannot be streamed: which answers are best is known at the end");
+  read_max_tokens(fields, facts, request);
+  if (auto failure = fields.finish()) return tl::unexpected(std::move(*failure));
+  if (std::string wrong = request.sampling.problems(facts.vocab_size); !wrong.empty())
+    return fail(ErrorCode::kInvalidArgument, "{}", wrong);
+  return request;
+}
+
+}  // namespace coluber::server

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a client asks of /v1/completions and /v1/chat/completions: both bodies end in the same plain values. Checks
+// every field; what cannot be served is refused by name. Computes nothing but the tokens of the prompt. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "coluber/engine.h"
+
+namespace coluber::server {
+
+// What does not change while the server runs.
+struct ModelFacts {
+  std::vector<std::string> served_names;  // the first stands in answers
+  int64_t vocab_size = 0;
+  int64_t max_model_len = 0;
+  SamplingParams defaults;
+  // Limits on what one request may ask for.
+  int64_t max_n = 128;
+  int64_t max_prompts = 2048;
+  int64_t max_logprobs = 20;
+  int64_t max_stops = 16;
+  size_t max_stop_bytes = 1024;
+};
+
+struct CompletionRequest {
+  bool chat = false;
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::string> prompt_texts;  // for `echo`
+
+  SamplingParams sampling;  // max_tokens is the request's, or what is left of the context
+  int64_t n = 1, best_of = 0, beam_width = 0;
+  double length_penalty = 1.0;
+  bool early_stopping = false;
+  int64_t priority = 0;
+  std::string cache_salt;
+  bool open_ended = false;  // nobody said how many tokens: less than all that is left of the context will do
+
+  bool stream = false;
+  bool include_usage = false, continuous_usage = false;
+  bool echo = false;
+  bool want_logprobs = false;
+  bool return_token_ids = false;
+
+  int64_t answers() const noexcept;  // sequences that it makes the engine run
+};
+
+// `body` is the JSON text.
+Result<CompletionRequest> parse_completion(const std::string& body, bool chat, const ModelFacts& facts,
+                                           const Engine& engine);
+// The conversation of a chat request, or of /tokenize, as text. `object` is the body; only the fields of the
+// conversation are looked at.
+class JsonFields;
+Result<std::string> render_conversation(JsonFields& fields, const Engine& engine);
+// The body as an object: UTF-8, JSON, and an object. Duplicate keys are refused.
+Result<Json> parse_body(const std::string& body);
+// Whether `model` in the body is one that is served; absent is fine.
+void check_model(JsonFields& fields, const ModelFacts& facts);
+
+}  // namespace coluber::server

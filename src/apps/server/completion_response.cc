@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/server/completion_response.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/cli/logprobs.h"
+
+namespace coluber::server {
+namespace {
+
+constexpr double kImpossible = -9999.0;  // JSON has no infinity; OpenAI writes this
+
+Json number(float logprob) { return std::isfinite(logprob) ? Json(static_cast<double>(logprob)) : Json(kImpossible); }
+
+std::string token_text(const Tokenizer* tokenizer, int32_t id) {
+  if (tokenizer == nullptr || !tokenizer->contains(id)) return fmt::format("token_id:{}", id);
+  return tokenizer->token_bytes(id);
+}
+
+int64_t characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+Json finish_json(FinishReason reason) {
+  return reason == FinishReason::kNone ? Json() : Json(finish_reason_name(reason));
+}
+
+// The shape of /v1/completions: parallel lists.
+Json listed_logprobs(const Tokenizer* tokenizer, const Choice& choice, bool with_prompt) {
+  Json::Array tokens, logprobs, tops, offsets;
+  int64_t offset = choice.text_offset;
+  const auto add = [&](const TokenOutput& token, bool known) {
+    const std::string text = token_text(tokenizer, token.id);
+    Json::Object top;
+    for (const TokenLogprob& other : token.top_logprobs)
+      top.emplace_back(token_text(tokenizer, other.id), number(other.logprob));
+    if (known && std::none_of(top.begin(), top.end(), [&](const Json::Member& m) { return m.first == text; }))
+      top.emplace_back(text, number(token.logprob));
+    tokens.emplace_back(text);
+    logprobs.push_back(known ? number(token.logprob) : Json());
+    tops.push_back(known ? Json(std::move(top)) : Json());
+    offsets.emplace_back(offset);
+    offset += characters(text);
+  };
+  if (with_prompt)
+    for (size_t i = 0; i < choice.prompt_logprobs.size(); ++i) add(choice.prompt_logprobs[i], i > 0);
+  for (const TokenOutput& token : choice.tokens) add(token, true);
+  return Json(Json::Object{{"text_offset", std::move(offsets)},
+                           {"token_logprobs", std::move(logprobs)},
+                           {"tokens", std::move(tokens)},
+                           {"top_logprobs", std::move(tops)}});
+}
+
+// vLLM's shape: one object a token of the prompt, by id; null for the first.
+Json prompt_logprobs_json(const Tokenizer* tokenizer, const std::vector<TokenOutput>& prompt) {
+  Json::Array all;
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (i == 0) {
+      all.emplace_back();
+      continue;
+    }
+    Json::Object entries;
+    const auto add = [&](int32_t id, float logprob) {
+      const std::string key = std::to_string(id);
+      if (std::any_of(entries.begin(), entries.end(), [&](const Json::Member& m) { return m.first == key; })) return;
+      entries.emplace_back(key,
+                           Json::Object{{"logprob", number(logprob)}, {"decoded_token", token_text(tokenizer, id)}});
+    };
+    add(prompt[i].id, prompt[i].logprob);
+    for (const TokenLogprob& other : prompt[i].top_logprobs) add(other.id, other.logprob);
+    all.emplace_back(std::move(entries));
+  }
+  return Json(std::move(all));
+}
+
+Json token_ids_json(const std::vector<TokenOutput>& tokens) {
+  Json::Array ids;
+  for (const TokenOutput& token : tokens) ids.emplace_back(token.id);
+  return Json(std::move(ids));
+}
+
+// What both shapes of a choice have behind the text.
+void finish_choice(const AnswerHead& head, const CompletionRequest& request, const Choice& choice, Json& json) {
+  const bool echoed = request.echo && !choice.prompt_logprobs.empty();
+  Json logprobs;
+  if (request.want_logprobs && (!choice.tokens.empty() || echoed)) {
+    logprobs = request.chat ? cli::openai_logprobs(head.tokenizer, choice.tokens)
+                            : listed_logprobs(head.tokenizer, choice, echoed);
+  }
+  json.set("logprobs", std::move(logprobs));
+  json.set("finish_reason", finish_json(choice.finish_reason));
+  if (!choice.prompt_logprobs.empty() && !echoed)
+    json.set("prompt_logprobs", prompt_logprobs_json(head.tokenizer, choice.prompt_logprobs));
+  if (request.return_token_ids) json.set("token_ids", token_ids_json(choice.tokens));
+}
+
+Json answer_head(const AnswerHead& head, std::string_view object) {
+  Json json;
+  json.set("id", head.id);
+  json.set("object", object);
+  json.set("created", head.created);
+  json.set("model", head.model);
+  return json;
+}
+
+}  // namespace
+
+Json usage_json(const Usage& usage) {
+  return Json(Json::Object{{"prompt_tokens", usage.prompt_tokens},
+                           {"completion_tokens", usage.completion_tokens},
+                           {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+                           {"prompt_tokens_details", Json::Object{{"cached_tokens", usage.cached_tokens}}}});
+}
+
+Json cache_json(const Usage& usage) {
+  const bool missed = usage.miss_reason != MissReason::kNone;
+  return Json(Json::Object{
+      {"cache", Json::Object{{"hit_tokens", usage.cached_tokens},
+                             {"common_tokens", usage.common_tokens},
+                             {"miss_reason", missed ? Json(miss_reason_name(usage.miss_reason)) : Json()}}}});
+}
+
+Json whole_answer(const AnswerHead& head, const CompletionRequest& request, const std::vector<Choice>& choices,
+                  const Usage& usage) {
+  Json json = answer_head(head, request.chat ? "chat.completion" : "text_completion");
+  Json::Array all;
+  for (const Choice& choice : choices) {
+    Json one;
+    one.set("index", choice.index);
+    if (request.chat) {
+      one.set("message", Json::Object{{"role", "assistant"}, {"content", choice.text}, {"refusal", Json()}});
+    } else {
+      one.set("text", choice.text);
+    }
+    finish_choice(head, request, choice, one);
+    if (request.return_token_ids) {
+      Json::Array ids;
+      const size_t prompt = static_cast<size_t>(choice.index / request.n);
+      for (const int32_t id : request.prompts[prompt]) ids.emplace_back(id);
+      one.set("prompt_token_ids", std::move(ids));
+    }
+    all.push_back(std::move(one));
+  }
+  json.set("choices", std::move(all));
+  json.set("usage", usage_json(usage));
+  json.set("coluber", cache_json(usage));
+  return json;
+}
+
+Json chunk_answer(const AnswerHead& head, const CompletionRequest& request, const Choice& added, bool first) {
+  Json json = answer_head(head, request.chat ? "chat.completion.chunk" : "text_completion");
+  Json one;
+  one.set("index", added.index);
+  if (request.chat) {
+    Json delta = Json(Json::Object{});
+    if (first) delta.set("role", "assistant");
+    if (first || !added.text.empty()) delta.set("content", added.text);
+    one.set("delta", std::move(delta));
+  } else {
+    one.set("text", added.text);
+  }
+  finish_choice(head, request, added, one);
+  json.set("choices", Json::Array{std::move(one)});
+  if (request.include_usage && !request.continuous_usage) json.set("usage", Json());
+  return json;
+}
+
+Json usage_chunk(const AnswerHead& head, const CompletionRequest& request, const Usage& usage) {
+  Json json = answer_head(head, request.chat ? "chat.completion.chunk" : "text_completion");
+  json.set("choices", Json(Json::Array{}));
+  json.set("usage", usage_json(usage));
+  json.set("coluber", cache_json(usage));
+  return json;
+}
+
+int64_t text_length(const Tokenizer* tokenizer, const std::vector<TokenOutput>& tokens) {
+  int64_t length = 0;
+  for (const TokenOutput& token : tokens) length += characters(token_text(tokenizer, token.id));
+  return length;
+}
+
+}  // namespace coluber::server

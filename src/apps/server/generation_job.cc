@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/server/generation_job.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include "base/log.h"
+
+namespace coluber::server {
+namespace {
+
+// Bytes on their way to a client beyond which its chunks are gathered instead of written.
+constexpr size_t kHighWater = 64 << 10;
+constexpr int kClientGone = 499;  // as nginx logs it; nobody reads it
+
+void append(std::vector<TokenOutput>& to, std::vector<TokenOutput>& from) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+Failure failure_of(const std::exception& thrown) {
+  if (const auto* error = dynamic_cast<const Error*>(&thrown)) return {error->code(), error->what(), {}};
+  return {ErrorCode::kInternal, "internal error", {}};
+}
+
+}  // namespace
+
+GenerationJob::GenerationJob(Serving& serving, std::shared_ptr<HttpStream> stream, bool chat, std::string id,
+                             HttpHeaders headers, OnDone on_done)
+    : serving_(serving),
+      stream_(std::move(stream)),
+      chat_(chat),
+      head_{(chat ? "chatcmpl-" : "cmpl-") + id, static_cast<int64_t>(std::time(nullptr)),
+            serving.facts.served_names.front(), serving.tokenizer},
+      headers_(std::move(headers)),
+      on_done_(std::move(on_done)) {}
+
+// ---- going in --------------------------------------------------------------------------------------------------
+
+void GenerationJob::begin(std::string body) {
+  stream_->on_close([self = shared_from_this()] { self->cancel(); });
+  stream_->on_drain([self = shared_from_this()] { self->pump(); });
+  serving_.workers.push([self = shared_from_this(), body = std::move(body)] { self->prepare(body); });
+}
+
+void GenerationJob::prepare(const std::string& body) {
+  if (cancelled_) return;
+  Failure failure;
+  try {
+    Result<CompletionRequest> parsed = parse_completion(body, chat_, serving_.facts, serving_.engine.engine());
+    if (parsed) return submit(std::make_shared<CompletionRequest>(std::move(*parsed)));
+    failure = std::move(parsed.error());
+  } catch (const std::exception& thrown) {
+    failure = failure_of(thrown);
+    if (failure.code == ErrorCode::kInternal) log_warn("a request could not be prepared: {}", thrown.what());
+  }
+  serving_.http.post([self = shared_from_this(), error = api_error(failure)] { self->end_with(error); });
+}
+
+Request GenerationJob::engine_request(const CompletionRequest& request, size_t prompt) const {
+  Request made;
+  made.prompt_ids = request.prompts[prompt];
+  made.sampling = request.sampling;
+  made.n = request.n;
+  made.best_of = request.best_of;
+  made.beam_width = request.beam_width > 1 ? request.beam_width : 0;
+  made.length_penalty = request.length_penalty;
+  made.early_stopping = request.early_stopping;
+  made.priority = request.priority;
+  made.cache_salt = request.cache_salt;
+  return made;
+}
+
+// Where nobody said how long the answer may be, it may be what the memory for states has room for.
+RequestId GenerationJob::add(const CompletionRequest& request, size_t prompt) {
+  Request made = engine_request(request, prompt);
+  for (;;) {
+    try {
+      return serving_.engine.add_request(made, [self = shared_from_this(), prompt](const RequestOutput& output) {
+        self->serving_.http.post([self, prompt, output] { self->take(prompt, output); });
+      });
+    } catch (const Error& error) {
+      const bool too_long = error.code() == ErrorCode::kResourceExhausted && request.open_ended;
+      if (!too_long || made.sampling.max_tokens <= 1) throw;
+      made.sampling.max_tokens /= 2;
+    }
+  }
+}
+
+void GenerationJob::submit(std::shared_ptr<CompletionRequest> request) {
+  std::vector<RequestId> ids;
+  try {
+    for (size_t prompt = 0; prompt < request->prompts.size() && !cancelled_; ++prompt)
+      ids.push_back(add(*request, prompt));
+  } catch (...) {
+    for (const RequestId id : ids) serving_.engine.abort(id);
+    throw;
+  }
+  serving_.http.post([self = shared_from_this(), request, ids = std::move(ids)] { self->started(request, ids); });
+}
+
+void GenerationJob::started(std::shared_ptr<CompletionRequest> request, std::vector<RequestId> ids) {
+  ids_ = std::move(ids);
+  if (done_) return abort_requests();
+  prompts_.resize(request->prompts.size());
+  for (size_t i = 0; i < prompts_.size(); ++i) prompts_[i].prompt_tokens = std::ssize(request->prompts[i]);
+  const auto num_choices = static_cast<size_t>(request->n) * prompts_.size();
+  choices_.resize(num_choices);
+  for (size_t i = 0; i < num_choices; ++i) choices_[i].index = static_cast<int64_t>(i);
+  chunked_.resize(num_choices);
+  completion_tokens_.resize(num_choices);
+  request_ = std::move(request);
+  if (request_->stream) {
+    HttpHeaders headers = headers_;
+    headers.insert(headers.end(), {{"Content-Type", "text/event-stream; charset=utf-8"},
+                                   {"Cache-Control", "no-cache"},
+                                   {"X-Accel-Buffering", "no"}});
+    stream_->start(200, headers);
+  }
+  pump();
+}
+
+// ---- coming out ------------------------------------------------------------------------------------------------
+
+void GenerationJob::take(size_t prompt, RequestOutput output) {
+  if (done_) return;
+  if (!output.tokens.empty()) {
+    const auto now = Clock::now();
+    if (had_token_) {
+      serving_.metrics.next_token(std::chrono::duration<double>(now - last_token_).count(), std::ssize(output.tokens));
+    } else {
+      serving_.metrics.first_token(seconds());
+    }
+    had_token_ = true;
+    last_token_ = now;
+  }
+  pending_.emplace_back(prompt, std::move(output));
+  pump();
+}
+
+void GenerationJob::pump() {
+  if (!request_) return;
+  while (!done_ && !pending_.empty()) {
+    if (request_->stream && stream_->queued_bytes() > kHighWater) return;  // `on_drain` goes on
+    auto [prompt, output] = std::move(pending_.front());
+    pending_.pop_front();
+    // What has gathered meanwhile for the same answer goes into one chunk.
+    while (output.finish_reason == FinishReason::kNone && !pending_.empty() && pending_.front().first == prompt &&
+           pending_.front().second.index == output.index) {
+      RequestOutput next = std::move(pending_.front().second);
+      pending_.pop_front();
+      std::vector<TokenOutput> tokens = std::move(output.tokens);
+      append(tokens, next.tokens);
+      next.tokens = std::move(tokens);
+      next.text.insert(0, output.text);
+      if (next.prompt_tokens_logprobs.empty()) next.prompt_tokens_logprobs = std::move(output.prompt_tokens_logprobs);
+      output = std::move(next);
+    }
+    handle(prompt, output);
+  }
+  if (!done_ && ended_ == prompts_.size()) complete();
+}
+
+void GenerationJob::count(size_t prompt, const RequestOutput& output) {
+  Usage& usage = prompts_[prompt];
+  usage.cached_tokens = std::max(usage.cached_tokens, output.cached_tokens);
+  usage.common_tokens = std::max(usage.common_tokens, output.common_tokens);
+  if (output.index == 0) usage.miss_reason = output.miss_reason;
+}
+
+void GenerationJob::handle(size_t prompt, RequestOutput& output) {
+  if (output.finish_reason == FinishReason::kError)
+    return end_with(api_error(Failure{output.error_code, output.error, {}}));
+  if (output.finish_reason == FinishReason::kAbort)
+    return end_with(api_error(503, "the request was stopped by the server", "cancelled"));
+  count(prompt, output);
+  const size_t index = prompt * static_cast<size_t>(request_->n) + static_cast<size_t>(output.index);
+  if (index >= choices_.size()) return end_with(api_error(500, "internal error", "internal"));
+  Choice& choice = choices_[index];
+  completion_tokens_[index] = output.completion_tokens;
+  if (request_->echo && !chunked_[index]) output.text.insert(0, request_->prompt_texts[prompt]);
+  if (request_->stream) {
+    send_chunk(choice, output);
+  } else {
+    choice.text += output.text;
+    append(choice.tokens, output.tokens);
+    append(choice.prompt_logprobs, output.prompt_tokens_logprobs);
+    choice.finish_reason = output.finish_reason;
+  }
+  chunked_[index] = true;
+  if (output.finish_reason != FinishReason::kNone && output.request_finished) ++ended_;
+}
+
+void GenerationJob::send_chunk(Choice& choice, RequestOutput& output) {
+  const size_t index = static_cast<size_t>(choice.index);
+  const bool ends = output.finish_reason != FinishReason::kNone;
+  const bool carries_tokens = request_->want_logprobs || request_->return_token_ids;
+  // Tokens that have no text yet (part of a character, a stop text that may be beginning) need no chunk of their own.
+  if (chunked_[index] && output.text.empty() && !ends && !carries_tokens) return;
+  choice.text = std::move(output.text);
+  choice.tokens = std::move(output.tokens);
+  choice.prompt_logprobs = std::move(output.prompt_tokens_logprobs);
+  choice.finish_reason = output.finish_reason;
+  Json chunk = chunk_answer(head_, *request_, choice, !chunked_[index]);
+  if (ends && output.request_finished && !request_->include_usage) chunk.set("coluber", cache_json(usage()));
+  if (request_->continuous_usage) chunk.set("usage", usage_json(usage()));
+  if (request_->want_logprobs) {
+    choice.text_offset += text_length(head_.tokenizer, choice.tokens);
+    if (request_->echo) choice.text_offset += text_length(head_.tokenizer, choice.prompt_logprobs);
+  }
+  send_event(chunk);
+}
+
+void GenerationJob::send_event(const Json& json) { stream_->write("data: " + json.dump() + "\n\n"); }
+
+Usage GenerationJob::usage() const {
+  Usage all;
+  for (const Usage& prompt : prompts_) {
+    all.prompt_tokens += prompt.prompt_tokens;
+    all.cached_tokens += prompt.cached_tokens;
+    all.common_tokens += prompt.common_tokens;
+    if (all.miss_reason == MissReason::kNone) all.miss_reason = prompt.miss_reason;
+  }
+  for (const int64_t tokens : completion_tokens_) all.completion_tokens += tokens;
+  return all;
+}
+
+void GenerationJob::complete() {
+  const Usage all = usage();
+  if (request_->stream) {
+    if (request_->include_usage) send_event(usage_chunk(head_, *request_, all));
+    stream_->write("data: [DONE]\n\n");
+    stream_->end();
+  } else {
+    HttpHeaders headers = headers_;
+    headers.emplace_back("Content-Type", "application/json");
+    stream_->respond(200, headers, whole_answer(head_, *request_, choices_, all).dump());
+  }
+  const FinishReason reason = choices_.empty() ? FinishReason::kStop : choices_.front().finish_reason;
+  serving_.metrics.ended(reason, seconds(), all.prompt_tokens, all.completion_tokens);
+  finish(200);
+}
+
+// ---- ending early ----------------------------------------------------------------------------------------------
+
+void GenerationJob::end_with(const ApiError& error) {
+  if (done_) return;
+  cancelled_ = true;
+  abort_requests();
+  if (stream_->started()) {
+    send_event(error.json());
+    stream_->write("data: [DONE]\n\n");
+    stream_->end();
+  } else {
+    HttpHeaders headers = headers_;
+    headers.emplace_back("Content-Type", "application/json");
+    if (error.status == 429 || error.status == 503) headers.emplace_back("Retry-After", "1");
+    stream_->respond(error.status, headers, error.json().dump());
+  }
+  const Usage all = usage();
+  if (request_) serving_.metrics.ended(FinishReason::kError, seconds(), all.prompt_tokens, all.completion_tokens);
+  finish(error.status);
+}
+
+void GenerationJob::cancel() {
+  if (done_) return;
+  cancelled_ = true;
+  abort_requests();
+  const Usage all = usage();
+  serving_.metrics.ended(FinishReason::kAbort, seconds(), all.prompt_tokens, all.completion_tokens);
+  finish(kClientGone);
+}
+
+void GenerationJob::abort_requests() {
+  if (ids_.empty()) return;
+  // The engine's lock may be held for a whole step.
+  serving_.workers.push_urgent([&engine = serving_.engine, ids = std::move(ids_)] {
+    for (const RequestId id : ids) engine.abort(id);
+  });
+  ids_.clear();
+}
+
+void GenerationJob::finish(int status) {
+  done_ = true;
+  pending_.clear();
+  // The stream holds callbacks that hold this job.
+  stream_->on_close(nullptr);
+  stream_->on_drain(nullptr);
+  if (const OnDone done = std::move(on_done_)) done(status);
+}
+
+}  // namespace coluber::server

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/server/service.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <random>
+
+#include "apps/server/json_fields.h"
+#include "base/log.h"
+
+namespace coluber::server {
+namespace {
+
+constexpr int kWorkers = 2;
+constexpr size_t kMaxIdBytes = 128;
+
+// Looks at every byte of both, whatever they are.
+bool same_secret(std::string_view given, std::string_view secret) {
+  size_t differs = given.size() ^ secret.size();
+  for (size_t i = 0; i < given.size(); ++i)
+    differs |= static_cast<size_t>(static_cast<unsigned char>(given[i]) ^
+                                   static_cast<unsigned char>(secret.empty() ? 1 : secret[i % secret.size()]));
+  return differs == 0;
+}
+
+bool is_plain_id(std::string_view text) {
+  return !text.empty() && text.size() <= kMaxIdBytes && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
+           c == '.';
+  });
+}
+
+Failure missing_tokenizer() {
+  return {ErrorCode::kInvalidArgument, "this model has no tokenizer, so it can neither read nor write text", {}};
+}
+
+}  // namespace
+
+// One request, from its head to its answer.
+struct Service::Call {
+  HttpRequest request;
+  std::shared_ptr<HttpStream> stream;
+  HttpHeaders headers;  // of the answer
+  std::string id;
+  std::string route = "none";
+  std::string key;       // that let it in
+  std::string argument;  // what stands in the path behind the route's
+  bool has_place = false;
+  std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
+};
+
+// A path that ends in '/' takes one more segment.
+const Service::Route Service::kRoutes[] = {
+    {"GET", "/health", &Service::get_health, true},
+    {"GET", "/ready", &Service::get_ready, true},
+    {"GET", "/version", &Service::get_version, true},
+    {"GET", "/metrics", &Service::get_metrics, true},
+    {"GET", "/v1/models", &Service::get_models, false},
+    {"GET", "/v1/models/", &Service::get_model, false},
+    {"POST", "/v1/completions", &Service::post_completions, false},
+    {"POST", "/v1/chat/completions", &Service::post_chat_completions, false},
+    {"POST", "/tokenize", &Service::post_tokenize, false},
+    {"POST", "/detokenize", &Service::post_detokenize, false},
+};
+
+Service::Service(ServiceOptions options, std::unique_ptr<Engine> engine, std::unique_ptr<Tokenizer> tokenizer)
+    : options_(std::move(options)), tokenizer_(std::move(tokenizer)), created_(std::time(nullptr)) {
+  facts_.served_names = options_.served_names;
+  facts_.vocab_size = engine->model_info().vocab_size;
+  facts_.max_model_len = engine->config().max_model_len;
+  facts_.defaults = engine->default_sampling();
+  max_in_flight_ = engine->config().scheduler.max_num_seqs + options_.max_queue;
+  std::random_device random;
+  id_prefix_ = fmt::format("{:08x}{:08x}", random(), random());
+  metrics_ = std::make_unique<Metrics>(facts_.served_names.front());
+  http_ = std::make_unique<HttpServer>(
+      options_.http,
+      [this](HttpRequest request, std::shared_ptr<HttpStream> stream) {
+        handle(std::move(request), std::move(stream));
+      },
+      [](int status, const std::string& message) {
+        return api_error(status, message, status == 413 ? "request_too_large" : "bad_request").json().dump();
+      });
+  engine_ = std::make_unique<AsyncEngine>(std::move(engine));
+  workers_ = std::make_unique<WorkQueue>(kWorkers);
+  serving_ = std::make_unique<Serving>(Serving{*engine_, *http_, *workers_, *metrics_, facts_, tokenizer_.get()});
+  http_->on_signal([this](int number) { on_signal(number); });
+}
+
+// First whatever calls into others, then what it calls.
+Service::~Service() {
+  workers_->stop();
+  engine_.reset();
+  http_->settle();
+}
+
+// ---- before every route ----------------------------------------------------------------------------------------
+
+const Service::Route* Service::find_route(Call& call) {
+  std::string allowed;
+  const std::string_view method = call.request.method == "HEAD" ? "GET" : std::string_view(call.request.method);
+  for (const Route& route : kRoutes) {
+    const std::string& path = call.request.path;
+    const bool takes_more = route.path.back() == '/';
+    if (takes_more ? !path.starts_with(route.path) || path.size() == route.path.size() : path != route.path) continue;
+    call.route = route.path;
+    if (takes_more) call.argument = path.substr(route.path.size());
+    if (route.method == method) return &route;
+    allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", route.method);
+  }
+  if (allowed.empty()) {
+    answer_error(call, api_error(404, "there is no such route; docs/api.md lists them", "not_found"));
+  } else {
+    call.headers.emplace_back("Allow", allowed);
+    answer_error(call, api_error(405, fmt::format("this route takes {}", allowed), "method_not_allowed"));
+  }
+  return nullptr;
+}
+
+bool Service::check_key(Call& call) {
+  if (options_.api_keys.empty()) return true;
+  std::string given;
+  if (const std::string* header = call.request.header("authorization"); header && header->starts_with("Bearer "))
+    given = header->substr(7);
+  if (const std::string* header = call.request.header("x-api-key")) given = *header;
+  bool known = false;
+  for (const std::string& key : options_.api_keys) known |= same_secret(given, key);
+  if (known) {
+    call.key = given;
+    return true;
+  }
+  call.headers.emplace_back("WWW-Authenticate", "Bearer");
+  answer_error(
+      call,
+      api_error(401, given.empty() ? "a key is missing: send 'Authorization: Bearer KEY'" : "this key is not known",
+                "invalid_api_key"));
+  return false;
+}
+
+void Service::add_origin(Call& call) {
+  const std::string* origin = call.request.header("origin");
+  if (origin == nullptr) return;
+  for (const std::string& allowed : options_.allowed_origins) {
+    if (allowed != "*" && allowed != *origin) continue;
+    call.headers.emplace_back("Access-Control-Allow-Origin", allowed == "*" ? "*" : *origin);
+    call.headers.emplace_back("Vary", "Origin");
+    return;
+  }
+}
+
+void Service::handle(HttpRequest request, std::shared_ptr<HttpStream> stream) {
+  const auto call = std::make_shared<Call>();
+  call->request = std::move(request);
+  call->stream = std::move(stream);
+  const std::string* given = call->request.header("x-request-id");
+  call->id = given != nullptr && is_plain_id(*given) ? *given : fmt::format("{}{:x}", id_prefix_, next_id_++);
+  call->headers.emplace_back("X-Request-Id", call->id);
+  add_origin(*call);
+  if (call->request.method == "OPTIONS" && call->headers.size() > 1) {
+    call->headers.insert(call->headers.end(),
+                         {{"Access-Control-Allow-Methods", "GET, POST"},
+                          {"Access-Control-Allow-Headers", "authorization, content-type, x-api-key"},
+                          {"Access-Control-Max-Age", "600"}});
+    return answer(*call, 204, {});
+  }
+  const Route* route = find_route(*call);
+  if (route == nullptr || (!route->is_open && !check_key(*call))) return;
+  (this->*route->handler)(call);
+}
+
+// ---- answers ---------------------------------------------------------------------------------------------------
+
+void Service::answer(Call& call, int status, std::string body, std::string_view type) {
+  HttpHeaders headers = call.headers;
+  if (status != 204) headers.emplace_back("Content-Type", type);
+  call.stream->respond(status, headers, std::move(body));
+  ended(call, status);
+}
+
+void Service::answer_error(Call& call, const ApiError& error) {
+  if (error.status == 429 || error.status == 503) call.headers.emplace_back("Retry-After", "1");
+  answer(call, error.status, error.json().dump());
+}
+
+void Service::ended(Call& call, int status) {
+  metrics_->answered(call.route, status);
+  if (call.has_place) {
+    call.has_place = false;
+    --in_flight_;
+    if (auto found = running_by_key_.find(call.key); found != running_by_key_.end() && --found->second == 0)
+      running_by_key_.erase(found);
+  }
+  if (options_.access_log == "off") return stop_if_idle();
+  const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - call.begun).count();
+  const std::string* trace = call.request.header("traceparent");
+  Json line(Json::Object{{"time", static_cast<int64_t>(std::time(nullptr))},
+                         {"request_id", call.id},
+                         {"method", call.request.method.substr(0, 16)},
+                         {"route", call.route},
+                         {"status", status},
+                         {"ms", ms}});
+  if (trace != nullptr) line.set("traceparent", trace->substr(0, kMaxIdBytes));
+  if (options_.log_prompts && !call.request.body.empty()) line.set("body", call.request.body);
+  const std::string text =
+      options_.access_log == "json"
+          ? line.dump(-1, true)
+          : fmt::format("{} {} {} {} {:.1f} ms{}", call.id, line.at("method").as_string(), call.route, status, ms,
+                        options_.log_prompts ? " " + line.dump(-1, true) : "");
+  std::fprintf(stderr, "%s\n", text.c_str());
+  stop_if_idle();
+}
+
+void Service::answer_later(const std::shared_ptr<Call>& call, std::function<Result<std::string>(Call&)> work,
+                           std::string_view type) {
+  if (!take_place(*call)) return;
+  workers_->push([this, call, work = std::move(work), type] {
+    Result<std::string> made = fail(ErrorCode::kInternal, "internal error");
+    try {
+      made = work(*call);
+    } catch (const Error& error) {
+      made = fail(error.code(), "{}", error.what());
+    } catch (const std::exception& error) {
+      log_warn("a request failed: {}", error.what());
+    }
+    http_->post([this, call, made = std::move(made), type] {
+      if (made) {
+        answer(*call, 200, *made, type);
+      } else {
+        answer_error(*call, api_error(made.error()));
+      }
+    });
+  });
+}
+
+bool Service::take_place(Call& call) {
+  if (draining_) {
+    answer_error(call, api_error(503, "the server is shutting down", "shutting_down"));
+    return false;
+  }
+  if (in_flight_ >= max_in_flight_) {
+    answer_error(call, api_error(429,
+                                 fmt::format("{} requests are being answered or waiting; come back a little later "
+                                             "(--max-queue)",
+                                             in_flight_),
+                                 "queue_full"));
+    return false;
+  }
+  if (options_.max_requests_per_key > 0 && running_by_key_[call.key] >= options_.max_requests_per_key) {
+    answer_error(call, api_error(429,
+                                 fmt::format("this key has {} requests at once already (--max-requests-per-key)",
+                                             options_.max_requests_per_key),
+                                 "too_many_requests"));
+    return false;
+  }
+  call.has_place = true;
+  ++in_flight_;
+  ++running_by_key_[call.key];
+  return true;
+}
+
+// ---- small routes ----------------------------------------------------------------------------------------------
+
+void Service::get_health(const std::shared_ptr<Call>& call) { answer(*call, 200, "{\"status\":\"ok\"}"); }
+
+void Service::get_ready(const std::shared_ptr<Call>& call) {
+  if (draining_) return answer_error(*call, api_error(503, "the server is shutting down", "shutting_down"));
+  answer(*call, 200, "{\"status\":\"ready\"}");
+}
+
+void Service::get_version(const std::shared_ptr<Call>& call) {
+  answer(*call, 200, Json(Json::Object{{"version", COLUBER_VERSION}}).dump());
+}
+
+Json Service::model_json(const std::string& name) const {
+  return Json(Json::Object{{"id", name},
+                           {"object", "model"},
+                           {"created", created_},
+                           {"owned_by", "coluber"},
+                           {"root", facts_.served_names.front()},
+                           {"parent", Json()},
+                           {"max_model_len", facts_.max_model_len}});
+}
+
+void Service::get_models(const std::shared_ptr<Call>& call) {
+  Json::Array models;
+  for (const std::string& name : facts_.served_names) models.push_back(model_json(name));
+  answer(*call, 200, Json(Json::Object{{"object", "list"}, {"data", std::move(models)}}).dump());
+}
+
+void Service::get_model(const std::shared_ptr<Call>& call) {
+  const auto& names = facts_.served_names;
+  if (std::find(names.begin(), names.end(), call->argument) != names.end())
+    return answer(*call, 200, model_json(call->argument).dump());
+  answer_error(*call, api_error(404, fmt::format("this model does not exist here; served is '{}'", names.front()),
+                                "model_not_found"));
+}
+
+void Service::get_metrics(const std::shared_ptr<Call>& call) {
+  const HttpServerStats http = http_->stats();
+  const int64_t in_flight = in_flight_;
+  // Without a place in the queue: a full server must be seen.
+  workers_->push_urgent([this, call, http, in_flight] {
+    std::string text = metrics_->text(engine_->stats(), http, in_flight);
+    http_->post(
+        [this, call, text = std::move(text)] { answer(*call, 200, text, "text/plain; version=0.0.4; charset=utf-8"); });
+  });
+}
+
+void Service::post_tokenize(const std::shared_ptr<Call>& call) {
+  answer_later(call, [this](Call& work) -> Result<std::string> {
+    if (tokenizer_ == nullptr) return tl::unexpected(missing_tokenizer());
+    Result<Json> body = parse_body(work.request.body);
+    if (!body) return tl::unexpected(body.error());
+    JsonFields fields(*body);
+    check_model(fields, facts_);
+    const bool is_chat = fields.has("messages");
+    bool special = !is_chat, strings = false;
+    std::string text;
+    fields.boolean("add_special_tokens", &special);
+    fields.boolean("return_token_strs", &strings);
+    if (is_chat) {
+      const Result<std::string> rendered = render_conversation(fields, engine_->engine());
+      if (!rendered) return tl::unexpected(rendered.error());
+      text = *rendered;
+    } else if (!fields.text("prompt", &text, size_t{1} << 30)) {
+      fields.problem("prompt", "'prompt' (a text) or 'messages' is missing");
+    }
+    if (auto failure = fields.finish()) return tl::unexpected(*failure);
+    const Result<std::vector<int32_t>> ids = tokenizer_->encode(text, special);
+    if (!ids) return tl::unexpected(ids.error());
+    Json::Array tokens, texts;
+    for (const int32_t id : *ids) tokens.emplace_back(id);
+    for (const int32_t id : *ids) texts.emplace_back(tokenizer_->token_bytes(id));
+    Json made(Json::Object{{"count", static_cast<int64_t>(ids->size())},
+                           {"max_model_len", facts_.max_model_len},
+                           {"tokens", std::move(tokens)},
+                           {"token_strs", strings ? Json(std::move(texts)) : Json()}});
+    return made.dump();
+  });
+}
+
+void Service::post_detokenize(const std::shared_ptr<Call>& call) {
+  answer_later(call, [this](Call& work) -> Result<std::string> {
+    if (tokenizer_ == nullptr) return tl::unexpected(missing_tokenizer());
+    Result<Json> body = parse_body(work.request.body);
+    if (!body) return tl::unexpected(body.error());
+    JsonFields fields(*body);
+    check_model(fields, facts_);
+    std::vector<int32_t> ids;
+    if (!fields.ids("tokens", facts_.vocab_size, &ids))
+      fields.problem("tokens", "'tokens' (a list of token ids) is missing");
+    if (auto failure = fields.finish()) return tl::unexpected(*failure);
+    return Json(Json::Object{{"prompt", tokenizer_->decode(ids, false)}}).dump();
+  });
+}
+
+// ---- text ------------------------------------------------------------------------------------------------------
+
+void Service::post_completions(const std::shared_ptr<Call>& call) { generate(call, false); }
+void Service::post_chat_completions(const std::shared_ptr<Call>& call) { generate(call, true); }
+
+void Service::generate(const std::shared_ptr<Call>& call, bool chat) {
+  if (!take_place(*call)) return;
+  std::string body = options_.log_prompts ? call->request.body : std::move(call->request.body);
+  auto holder = std::make_shared<std::weak_ptr<GenerationJob>>();
+  const auto job = std::make_shared<GenerationJob>(*serving_, call->stream, chat, call->id, call->headers,
+                                                   [this, call, holder](int status) {
+                                                     if (const auto self = holder->lock()) jobs_.erase(self);
+                                                     ended(*call, status);
+                                                   });
+  *holder = job;
+  jobs_.insert(job);
+  job->begin(std::move(body));
+  if (options_.request_timeout_s <= 0.0) return;
+  http_->post_after(options_.request_timeout_s, [weak = std::weak_ptr<GenerationJob>(job), this] {
+    const auto late = weak.lock();
+    if (late && jobs_.contains(late))
+      late->end_with(api_error(504, "the request took longer than is allowed (--request-timeout)", "timeout"));
+  });
+}
+
+// ---- the way down ----------------------------------------------------------------------------------------------
+
+void Service::on_signal(int number) {
+  if (draining_) {
+    cut_short_ = !jobs_.empty();
+    return http_->stop();
+  }
+  draining_ = true;
+  std::fprintf(stderr, "coluber: signal %d: no new requests; %zu are running and have %.0f s to end\n", number,
+               jobs_.size(), options_.shutdown_timeout_s);
+  http_->drain();
+  http_->post_after(options_.shutdown_timeout_s, [this] {
+    cut_short_ = !jobs_.empty();
+    const auto late = jobs_;
+    for (const auto& job : late) job->end_with(api_error(503, "the server is shutting down", "shutting_down"));
+    http_->post_after(1.0, [this] { http_->stop(); });
+  });
+  stop_if_idle();
+}
+
+// The last answers are still on their way to their clients: connections close by themselves once they are sent.
+void Service::stop_if_idle() {
+  if (!draining_ || in_flight_ > 0) return;
+  if (http_->stats().connections == 0) return http_->stop();
+  http_->post_after(0.02, [this] { stop_if_idle(); });
+}
+
+bool Service::run() {
+  http_->run();
+  return !cut_short_;
+}
+
+}  // namespace coluber::server

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The routes of the server and what stands before all of them: keys, limits, the bounded queue, logs, and the way down.
+// Owns what is behind the routes. `run` serves until SIGTERM or SIGINT.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "apps/server/generation_job.h"
+
+namespace coluber::server {
+
+struct ServiceOptions {
+  HttpServerOptions http;
+  std::vector<std::string> served_names;
+  std::vector<std::string> api_keys;  // empty: everybody may
+  std::vector<std::string> allowed_origins;
+  int64_t max_queue = 256;           // answers beyond max_num_seqs that may wait
+  int64_t max_requests_per_key = 0;  // at once; 0: no limit
+  double request_timeout_s = 0.0;    // 0: none
+  double shutdown_timeout_s = 30.0;
+  std::string access_log = "off";  // "off", "text", "json": one line a request to standard error
+  bool log_prompts = false;
+};
+
+class Service {
+ public:
+  Service(ServiceOptions options, std::unique_ptr<Engine> engine, std::unique_ptr<Tokenizer> tokenizer);
+  ~Service();
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  std::string address() const { return http_->address(); }
+  // Returns true where every request that had begun could end, false where some were stopped.
+  bool run();
+
+ private:
+  struct Call;
+  using Handler = void (Service::*)(const std::shared_ptr<Call>& call);
+  struct Route {
+    std::string_view method, path;
+    Handler handler;
+    bool is_open;  // needs no key
+  };
+  static const Route kRoutes[];
+
+  void handle(HttpRequest request, std::shared_ptr<HttpStream> stream);
+  const Route* find_route(Call& call);
+  bool check_key(Call& call);
+  bool take_place(Call& call);
+  void add_origin(Call& call);
+  void answer(Call& call, int status, std::string body, std::string_view type = "application/json");
+  void answer_error(Call& call, const ApiError& error);
+  void ended(Call& call, int status);
+  // Runs `work` on a worker and answers with what it returns, or with what it throws.
+  void answer_later(const std::shared_ptr<Call>& call, std::function<Result<std::string>(Call& call)> work,
+                    std::string_view type = "application/json");
+
+  void get_health(const std::shared_ptr<Call>& call);
+  void get_ready(const std::shared_ptr<Call>& call);
+  void get_version(const std::shared_ptr<Call>& call);
+  void get_models(const std::shared_ptr<Call>& call);
+  void get_model(const std::shared_ptr<Call>& call);
+  void get_metrics(const std::shared_ptr<Call>& call);
+  void post_tokenize(const std::shared_ptr<Call>& call);
+  void post_detokenize(const std::shared_ptr<Call>& call);
+  void post_completions(const std::shared_ptr<Call>& call);
+  void post_chat_completions(const std::shared_ptr<Call>& call);
+  void generate(const std::shared_ptr<Call>& call, bool chat);
+  Json model_json(const std::string& name) const;
+
+  void on_signal(int number);
+  void stop_if_idle();
+
+  ServiceOptions options_;
+  ModelFacts facts_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<AsyncEngine> engine_;
+  std::unique_ptr<WorkQueue> workers_;
+  std::unique_ptr<Serving> serving_;
+  std::unordered_set<std::shared_ptr<GenerationJob>> jobs_;
+  std::map<std::string, int64_t> running_by_key_;
+  int64_t in_flight_ = 0;  // requests that have a place in the queue
+  int64_t max_in_flight_ = 0;
+  int64_t created_ = 0;
+  uint64_t next_id_ = 0;
+  std::string id_prefix_;
+  bool draining_ = false;
+  bool cut_short_ = false;
+};
+
+}  // namespace coluber::server
