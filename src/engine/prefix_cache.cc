@@ -344,6 +344,7 @@ void StateCache::publish(Sequence& sequence, const KeptState& state) {
 // The same of its running state. False where that, or a page, is not finite.
 bool StateCache::publish(Sequence& sequence, Hand hand) {
   if (sequence.num_computed_tokens == 0) return true;
+  if (fault(PlantedFault::kDropRing)) set_ring_count(sequence.state_slot, 0);
   fold_rings(sequence);
   if (!fault(PlantedFault::kSkipScrub) && (!states_are_finite(sequence) || !new_pages_are_finite(sequence))) {
     ++counters_.non_finite;

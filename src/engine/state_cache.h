@@ -47,6 +47,7 @@ enum class PlantedFault {
   kDropPark,            // a parked sequence comes back without its states
   kWrongBlockSize,      // a hit takes one page too few
   kForgetSalt,          // tenants share prefixes
+  kDropRing,            // a state is kept without the inputs in its rings
   kRestoreOffByOne,     // a session comes back at the position before its state's
   kKeepLaterState,      // a session that goes back keeps the state that it has
   kSaveWithoutConv,     // a session is saved without the first state of each layer

@@ -75,6 +75,7 @@ TEST_P(PlantedFaults, AreFound) {
   for (; found.empty() && traces < 400; ++traces) {
     Trace trace;
     trace.family = seeds() % 2 == 0 ? "lfm2" : "jamba_bf16";
+    if (GetParam().fault == PlantedFault::kDropRing) trace.family = "mamba2_replay";
     trace.seed = seeds() % 1000000000;
     trace.fault = GetParam().fault;
     trace.plain = true;
@@ -102,6 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Each, PlantedFaults,
                                          NamedFault{"DropPark", PlantedFault::kDropPark},
                                          NamedFault{"WrongBlockSize", PlantedFault::kWrongBlockSize},
                                          NamedFault{"ForgetSalt", PlantedFault::kForgetSalt},
+                                         NamedFault{"DropRing", PlantedFault::kDropRing},
                                          NamedFault{"RestoreOffByOne", PlantedFault::kRestoreOffByOne},
                                          NamedFault{"KeepLaterState", PlantedFault::kKeepLaterState},
                                          NamedFault{"SaveWithoutConv", PlantedFault::kSaveWithoutConv},
