@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "cache/cache_layout.h"
 #include "coluber/error.h"
 #include "coluber/kv_cache_spec.h"
 
@@ -62,6 +63,41 @@ TEST(StateShape, GroupsThatDoNotDivideAreReplicatedToOneARank) {
   EXPECT_EQ(extended_num_groups(4, 8), 8);
   EXPECT_EQ(extended_num_groups(4, extended_num_groups(4, 3)), 4);
   EXPECT_EQ(mamba2_state_shape(4, {512, 3, 8, 64, 128, 4})[0], (Shape{3, (512 + 2 * 4 * 128) / 4}));
+}
+
+TEST(StateShape, TheRingOfReplayHasXDtAndB) {
+  const Mamba2StateSizes sizes{512, 4, 8, 64, 128, 4};
+  EXPECT_EQ(mamba2_replayssm_shape(1, sizes, 16), (std::vector<Shape>{{8, 16, 64}, {8, 16}, {4, 16, 128}}));
+  EXPECT_EQ(mamba2_replayssm_shape(2, sizes, 6), (std::vector<Shape>{{4, 6, 64}, {4, 6}, {2, 6, 128}}));
+  EXPECT_THROW(mamba2_replayssm_shape(8, sizes, 16), Error) << "no whole group for each rank";
+  EXPECT_THROW(mamba2_replayssm_shape(1, sizes, 0), Error);
+}
+
+// Behind all states, so that these are where they are without rings.
+TEST(StateLayout, RingsLieBehindTheStates) {
+  MambaSpec spec;
+  spec.shapes = {Shape{3, 8}, Shape{2, 4, 8}};
+  spec.dtypes = {DType::kFloat32, DType::kBFloat16};
+  const std::vector<Shape> ring = {Shape{2, 5, 4}, Shape{2, 5}, Shape{1, 5, 8}};
+  const std::vector<LayerStateSpec> plain = {{"a", 0, spec}, {"b", 1, spec}};
+  const std::vector<LayerStateSpec> replaying = {{"a", 0, spec, {}, ring}, {"b", 1, spec, {}, ring}};
+  const StateLayout without = make_state_layout(plain), with = make_state_layout(replaying);
+  EXPECT_EQ(without.ring_count_offset, -1);
+  EXPECT_EQ(without.state_bytes, without.slot_bytes);
+  EXPECT_EQ(with.state_bytes, without.slot_bytes);
+  EXPECT_EQ(with.ring_count_offset, with.state_bytes);
+  int64_t end = with.ring_count_offset + static_cast<int64_t>(sizeof(int32_t));
+  for (size_t i = 0; i < with.layers.size(); ++i) {
+    const StateLayout::Layer& layer = with.layers[i];
+    EXPECT_EQ(layer.offset, without.layers[i].offset);
+    EXPECT_EQ(layer.state_offsets, without.layers[i].state_offsets);
+    EXPECT_GE(layer.ring_offset, end);
+    EXPECT_EQ(layer.ring_offset % kStateAlignment, 0);
+    EXPECT_EQ(layer.ring_offsets, (std::vector<int64_t>{0, 256, 384}));
+    end = layer.ring_offset + layer.ring_bytes;
+  }
+  EXPECT_EQ(with.slot_bytes, end);
+  EXPECT_NE(with.id, without.id) << "a state of one is none of the other";
 }
 
 TEST(StateShape, ValueDimComesBeforeKeyDimInGatedDeltaNet) {

@@ -205,5 +205,31 @@ TEST(ReplayRefused, OnlyWhereItWasAskedFor) {
   EXPECT_FALSE(engine->config().cache.use_replayssm);
 }
 
+TEST(ReplayChoice, IsMadeByTheBytesOf16BitStatesOfAStep) {
+  EngineOptions options = options_for("mamba2");
+  const auto chosen = [&options] { return describe_model(options).config->cache.use_replayssm; };
+  const ModelDescription model = describe_model(options);
+  int64_t elements = 0;
+  for (const AttentionLayerBase* layer : model.config->layers)
+    elements += dynamic_cast<const MambaBase&>(*layer).get_state_shape()[1].count();
+  const int64_t enough = ((int64_t{512} << 20) + 2 * elements - 1) / (2 * elements);
+  ASSERT_LE(enough, 65536) << "sequences";
+  options.max_num_batched_tokens = 1 << 20;
+  options.max_num_seqs = enough;
+  EXPECT_FALSE(chosen()) << "float32";
+  options.mamba_ssm_cache_dtype = DType::kBFloat16;
+  EXPECT_TRUE(chosen());
+  options.mamba_cache_mode = MambaCacheMode::kAll;
+  EXPECT_FALSE(chosen()) << "mode all";
+  options.mamba_cache_mode = MambaCacheMode::kAuto;
+  options.max_num_seqs = enough - 1;
+  EXPECT_FALSE(chosen()) << "one sequence less";
+  options.use_replayssm = ReplayMode::kOn;
+  EXPECT_TRUE(chosen());
+  options.max_num_seqs = enough;
+  options.use_replayssm = ReplayMode::kOff;
+  EXPECT_FALSE(chosen());
+}
+
 }  // namespace
 }  // namespace coluber
