@@ -155,10 +155,11 @@ void bench_park() {
     const int32_t slot = *slots.allocate();
     std::memset(slots.page(slot), 1, static_cast<size_t>(bytes));
     std::vector<char> other(static_cast<size_t>(bytes), 2);
+    HostBuffers buffers;
     std::vector<double> parks, copies;
     for (int i = 0; i < 21; ++i) {
       parks.push_back(us_of([&] {
-        const auto parked = ParkedSequence::park(cpu_device(), slots, slot, nullptr, {}, StateTag{});
+        const auto parked = ParkedSequence::park(buffers, cpu_device(), slots, slot, nullptr, {}, StateTag{});
         parked->unpark(cpu_device(), slots, slot, nullptr, {});
       }));
       copies.push_back(us_of([&] {

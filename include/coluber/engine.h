@@ -265,6 +265,8 @@ class Engine {
   bool has_unfinished_requests() const noexcept;
   // One batch: decodes and prefill chunks. Outputs of the requests that got tokens or ended.
   std::vector<RequestOutput> step();
+  // The same into `outputs`, whose memory serves again: once warm, such steps of decoding allocate nothing.
+  void step(std::vector<RequestOutput>& outputs);
 
   std::unique_ptr<Session> open_session();
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A sequence's states and attention pages in host memory, while its places in the pools serve others. Made by one copy
-// of the states and one a page; gives the same bytes back. Owns its memory. One thread.
+// of the states and one a page; gives the same bytes back. Its memory is that of the buffers it was given. One thread.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 
+#include "cache/host_buffers.h"
 #include "cache/page_pool.h"
 #include "cache/state_tag.h"
 
@@ -17,7 +18,8 @@ namespace coluber {
 class ParkedSequence {
  public:
   // Null where the host has no memory. `pages` may be null for models without attention; then `ids` is empty.
-  static std::shared_ptr<ParkedSequence> park(Device& device, const PagePool& slots, int32_t slot,
+  // `buffers` outlives what is parked.
+  static std::shared_ptr<ParkedSequence> park(HostBuffers& buffers, Device& device, const PagePool& slots, int32_t slot,
                                               const PagePool* pages, std::span<const int32_t> ids, const StateTag& tag);
   // Into a slot and as many pages as were parked.
   void unpark(Device& device, const PagePool& slots, int32_t slot, const PagePool* pages,
@@ -28,7 +30,7 @@ class ParkedSequence {
   int64_t bytes() const noexcept { return bytes_; }
 
  private:
-  std::unique_ptr<std::byte[]> memory_;
+  HostBuffers::Buffer memory_;
   int64_t bytes_ = 0;
   int64_t num_pages_ = 0;
   StateTag tag_;

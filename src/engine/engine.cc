@@ -88,7 +88,12 @@ SamplingParams Engine::default_sampling() const {
 RequestId Engine::add_request(Request request) { return impl_->add_request(std::move(request)); }
 void Engine::abort(RequestId id) { impl_->abort(id); }
 bool Engine::has_unfinished_requests() const noexcept { return !impl_->requests.empty(); }
-std::vector<RequestOutput> Engine::step() { return impl_->step(); }
+std::vector<RequestOutput> Engine::step() {
+  std::vector<RequestOutput> outputs;
+  impl_->step(outputs);
+  return outputs;
+}
+void Engine::step(std::vector<RequestOutput>& outputs) { impl_->step(outputs); }
 EngineStats Engine::stats() const { return impl_->stats(); }
 std::string Engine::audit() const {
   std::vector<const Sequence*> sequences;

@@ -48,7 +48,7 @@ struct Engine::Impl {
   uint64_t next_seed(const SamplingParams& params);
   RequestId add_request(Request request);
   void abort(RequestId id);
-  std::vector<RequestOutput> step();
+  void step(std::vector<RequestOutput>& outputs);
   EngineStats stats() const;
 
   void check_request(const Request& request) const;
@@ -82,6 +82,7 @@ struct Engine::Impl {
   int64_t non_finite_requests = 0;
   StepPlan plan;
   std::vector<int64_t> plan_ids;
+  mutable std::vector<RequestOutput> spare;  // of earlier steps, for their memory
 };
 
 }  // namespace coluber

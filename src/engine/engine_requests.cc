@@ -19,6 +19,8 @@ namespace {
 // memory comes with use.
 constexpr int64_t kSessionSlots = 256;
 constexpr int64_t kCachedSlots = 16384;
+// Tokens of an answer that steps add without asking for memory.
+constexpr int64_t kReservedTokens = 4096;
 
 StateCacheOptions cache_options(const EngineOptions& options, const LoadedModel& loaded) {
   const CacheConfig& config = loaded.config->cache;
@@ -70,6 +72,8 @@ RequestId Engine::Impl::add_request(Request request) {
   active.seed = next_seed(request.sampling);
   auto sequence = std::make_unique<Sequence>();
   sequence->tokens = std::move(request.prompt_ids);
+  sequence->tokens.reserve(
+      static_cast<size_t>(std::min(active.max_total_tokens, active.prompt_tokens + kReservedTokens)));
   sequence->num_prompt_tokens = active.prompt_tokens;
   sequence->request_id = id;
   sequence->cache_salt = request.cache_salt;
@@ -134,6 +138,13 @@ void Engine::Impl::abort(RequestId id) {
 
 RequestOutput Engine::Impl::new_output(const Answer& answer) const {
   RequestOutput output;
+  if (!spare.empty()) {
+    output.tokens = std::move(spare.back().tokens);
+    output.text = std::move(spare.back().text);
+    output.tokens.clear();
+    output.text.clear();
+    spare.pop_back();
+  }
   output.id = answer.request;
   output.index = answer.index;
   output.prompt_tokens = requests.at(answer.request).prompt_tokens;
@@ -232,7 +243,7 @@ void Engine::Impl::advance(int64_t number, std::span<const float> logits, std::v
   answer.cumulative_logprob += static_cast<double>(result.token.logprob);
   RequestOutput output = new_output(answer);
   output.finish_reason = result.finish_reason;
-  output.text = std::move(result.text);
+  output.text.append(result.text);
   sequence.tokens.push_back(result.token.id);
   output.tokens.push_back(std::move(result.token));
   cache->follow_length(sequence);
@@ -288,15 +299,16 @@ void Engine::Impl::fail_stuck(std::vector<RequestOutput>& outputs) {
               "no state slot or attention pages are free: open sessions hold them; close one and ask again", outputs);
 }
 
-std::vector<RequestOutput> Engine::Impl::step() {
-  std::vector<RequestOutput> outputs;
+void Engine::Impl::step(std::vector<RequestOutput>& outputs) {
+  spare.swap(outputs);
+  outputs.clear();
   scheduler.schedule(*cache, plan, plan_ids);
   if (plan.rows.empty()) {
     fail_stuck(outputs);
-    return outputs;
+    return;
   }
   restart_broken_rows();
-  if (plan.rows.empty() || !run_plan(outputs)) return outputs;
+  if (plan.rows.empty() || !run_plan(outputs)) return;
   for (size_t row = 0; row < plan.rows.size(); ++row) {
     const int64_t number = plan_ids[row];
     if (plan.rows[row].logits == WantedLogits::kNone) {
@@ -312,7 +324,6 @@ std::vector<RequestOutput> Engine::Impl::step() {
     if (request.num_made < request.wanted()) fork_answers(number, logits, outputs);
     advance(number, logits, outputs);
   }
-  return outputs;
 }
 
 EngineStats Engine::Impl::stats() const {

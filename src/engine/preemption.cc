@@ -26,7 +26,7 @@ bool StateCache::park(Sequence& sequence) {
   // Pages that were reserved beyond the last token hold nothing.
   const std::span<const int32_t> pages = std::span(sequence.pages).first(static_cast<size_t>(held_pages));
   std::shared_ptr<ParkedSequence> parked =
-      ParkedSequence::park(device_, *slots_, sequence.state_slot, pages_.get(), pages, tag);
+      ParkedSequence::park(parking_buffers_, device_, *slots_, sequence.state_slot, pages_.get(), pages, tag);
   if (!parked) return false;
   const PrefixHash hash = sequence.prefix_hash;
   const int64_t computed = sequence.num_computed_tokens;

@@ -172,6 +172,7 @@ bool StateCache::start(Sequence& sequence) {
   // Room for all its tokens is there or can be made of what is only cached: or it would soon be preempted.
   const int64_t cached = tree_ ? tree_->bytes() : 0;
   if (request_slots_ > 0 && !fits(bytes_for(sequence.num_tokens() + 1) - cached)) return false;
+  sequence.pages.reserve(static_cast<size_t>(pages_for(static_cast<int64_t>(sequence.tokens.capacity()))));
   if (sequence.parked) return unpark(sequence);
   if (tree_ && waits_for_another(sequence)) return false;
   if (!take_slot(sequence)) return false;

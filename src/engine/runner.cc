@@ -8,6 +8,10 @@
 
 namespace coluber {
 
+namespace {
+constexpr size_t kLeastCells = 16384;  // of a page table
+}  // namespace
+
 Runner::Runner(const EngineConfig& config, Model& model, StateCache& cache, ThreadPool& pool)
     : model_(model),
       cache_(cache),
@@ -92,7 +96,10 @@ void Runner::fill_tables(const StepPlan& plan) {
   page_columns_ = 1;
   for (const PlanRow& row : plan.rows)
     page_columns_ = std::max(page_columns_, static_cast<int64_t>(row.sequence->pages.size()));
-  page_table_.assign(plan.rows.size() * static_cast<size_t>(page_columns_), kNullBlockId);
+  // Longer sequences have more columns: room for several times as many, or every new column would ask for memory.
+  const size_t cells = plan.rows.size() * static_cast<size_t>(page_columns_);
+  if (cells > page_table_.capacity()) page_table_.reserve(std::max(4 * cells, kLeastCells));
+  page_table_.assign(cells, kNullBlockId);
   for (size_t r = 0; r < order_.size(); ++r) {
     const PlanRow& row = plan.rows[static_cast<size_t>(order_[r])];
     state_table_.push_back(row.write_slot);

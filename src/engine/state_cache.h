@@ -18,6 +18,7 @@
 
 #include "cache/cache_layout.h"
 #include "cache/checkpoint_policy.h"
+#include "cache/host_buffers.h"
 #include "cache/page_pool.h"
 #include "cache/prefix_tree.h"
 #include "cache/session_layout.h"
@@ -257,6 +258,7 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   std::vector<FloatRange> page_floats_;
   std::unique_ptr<PrefixTree> tree_;  // null where prefix caching is off
   CacheCounters counters_;
+  HostBuffers parking_buffers_;
   uint64_t times_freed_ = 0;
   int64_t request_slots_ = 0;  // slots given to requests
   double token_cost_us_ = 1000.0;
