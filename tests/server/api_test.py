@@ -111,6 +111,13 @@ class Api(unittest.TestCase):
         self.assertEqual(stopped["text"], text[:text.index(word)])
         self.assertEqual(stopped["finish_reason"], "stop")
         self.assertTrue(self.complete(echo=True)["choices"][0]["text"].startswith(PROMPT["prompt"]))
+        echoed = self.complete(echo=True, logprobs=1, n=2, max_tokens=2)
+        for choice in echoed["choices"]:
+            self.assertEqual("".join(choice["logprobs"]["tokens"]), choice["text"])
+            self.assertIsNone(choice["logprobs"]["token_logprobs"][0])
+            self.assertNotIn(None, choice["logprobs"]["token_logprobs"][1:])
+        self.assertEqual(self.complete(echo=True, logprobs=0, max_tokens=0)["choices"][0]["text"], PROMPT["prompt"])
+        self.assertEqual(self.complete(logit_bias={"5": 100}, max_tokens=2, return_token_ids=True)["choices"][0]["token_ids"], [5, 5])
         logprobs = self.complete(logprobs=2, max_tokens=5)["choices"][0]["logprobs"]
         self.assertEqual([len(logprobs[key]) for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset")], [5] * 4)
         for token, logprob, top in zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"]):

@@ -54,6 +54,26 @@ class OpenAi(unittest.TestCase):
         self.assertEqual(chunks[-1].usage.completion_tokens, whole.usage.completion_tokens)
         self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
 
+    def test_embeddings(self):
+        ask = {"model": "tiny", "input": ["The river", "The sea", "The river"]}
+        answer = self.client.embeddings.create(**ask)  # in base64
+        plain = self.client.embeddings.create(**ask, encoding_format="float")
+        for one, other in zip(answer.data, plain.data):
+            self.assertAlmostEqual(sum(value * value for value in one.embedding), 1, places=4)
+            for a, b in zip(one.embedding, other.embedding):
+                self.assertAlmostEqual(a, b, places=6)
+        first, second, third = (data.embedding for data in plain.data)
+        for a, b in zip(first, third):
+            self.assertAlmostEqual(a, b, places=5)
+        self.assertLess(sum(a * b for a, b in zip(first, second)), 0.9999)
+        short = self.client.embeddings.create(**ask, dimensions=8, extra_body={"pooling": "mean"}).data[0].embedding
+        self.assertEqual(len(short), 8)
+        self.assertAlmostEqual(sum(value * value for value in short), 1, places=4)
+        for wrong in ({"dimensions": 10**6}, {"encoding_format": "int8"}, {"input": []}, {"input": ""}):
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.client.embeddings.create(**{**ask, "encoding_format": "float", **wrong})
+            self.assertEqual(caught.exception.param, list(wrong)[0])
+
     def test_errors_are_the_clients_own(self):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=-1)

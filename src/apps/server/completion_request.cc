@@ -133,45 +133,12 @@ void refuse_others(JsonFields& fields) {
 
 // ---- prompts ---------------------------------------------------------------------------------------------------
 
-void encode_prompt(JsonFields& fields, const Engine& engine, const std::string& text, bool special,
-                   CompletionRequest& request) {
+void encode_prompt(JsonFields& fields, std::string_view name, const Engine& engine, const std::string& text,
+                   bool special, std::vector<std::vector<int32_t>>* prompts, std::vector<std::string>* texts) {
   if (!engine.has_tokenizer())
-    return fields.problem("prompt", "this model has no tokenizer, so it cannot read text; give token ids");
-  request.prompts.push_back(engine.encode(text, special));
-  request.prompt_texts.push_back(text);
-}
-
-void read_prompts(JsonFields& fields, const ModelFacts& facts, const Engine& engine, CompletionRequest& request) {
-  const Json* prompt = fields.find("prompt");
-  bool special = true;
-  fields.boolean("add_special_tokens", &special);
-  if (prompt == nullptr)
-    return fields.problem("prompt", "'prompt' is missing: give a text, token ids, or a list of either");
-  const std::string expected =
-      fmt::format("a text, a list of token ids from 0 to {}, or a list of at most {} of either, none of them empty",
-                  facts.vocab_size - 1, facts.max_prompts);
-  const auto take = [&](const Json& one) {
-    std::vector<int32_t> ids;
-    if (one.is_string()) {
-      encode_prompt(fields, engine, one.as_string(), special, request);
-    } else if (take_token_ids(one, facts.vocab_size, &ids)) {
-      request.prompt_texts.push_back(request.echo && engine.has_tokenizer() ? engine.decode(ids, false)
-                                                                            : std::string());
-      request.prompts.push_back(std::move(ids));
-    } else {
-      fields.wrong("prompt", expected, *prompt);
-    }
-  };
-  const bool many = prompt->is_array() && !prompt->as_array().empty() && !prompt->as_array().front().is_int();
-  if (!many) {
-    take(*prompt);
-  } else if (std::ssize(prompt->as_array()) > facts.max_prompts) {
-    fields.wrong("prompt", expected, *prompt);
-  } else {
-    for (const Json& one : prompt->as_array()) take(one);
-  }
-  for (const auto& ids : request.prompts)
-    if (ids.empty()) fields.wrong("prompt", expected, *prompt);
+    return fields.problem(name, "this model has no tokenizer, so it cannot read text; give token ids");
+  prompts->push_back(engine.encode(text, special));
+  if (texts != nullptr) texts->push_back(text);
 }
 
 // Parts of text become one text; OpenAI's arguments of earlier calls, JSON in a string, become the values that
@@ -236,7 +203,7 @@ void read_chat(JsonFields& fields, const ModelFacts& facts, const Engine& engine
     fields.refuse(name, "this server only makes text from text");
   const Result<std::string> text = render_conversation(fields, engine);
   if (!text) return fields.problem(text.error().param, text.error().message, text.error().code);
-  encode_prompt(fields, engine, *text, special, request);
+  encode_prompt(fields, "messages", engine, *text, special, &request.prompts, nullptr);
   if (!request.prompts.empty() && request.prompts.back().empty())
     fields.problem("messages", "the conversation gives no tokens; a model needs at least one to go on from");
 }
@@ -249,8 +216,13 @@ void read_completion(JsonFields& fields, const ModelFacts& facts, const Engine& 
   }
   fields.boolean("echo", &request.echo);
   fields.refuse("suffix", "models that fill a gap are not served");
-  read_prompts(fields, facts, engine, request);
-  if (request.echo && request.want_logprobs) request.sampling.prompt_logprobs = request.sampling.logprobs;
+  read_prompts(fields, "prompt", facts, engine, &request.prompts, request.echo ? &request.prompt_texts : nullptr);
+  if (request.echo && request.want_logprobs) {
+    if (request.sampling.prompt_logprobs)
+      fields.problem("prompt_logprobs",
+                     "'echo' with 'logprobs' gives those of the prompt already; leave 'prompt_logprobs' out");
+    request.sampling.prompt_logprobs = request.sampling.logprobs;
+  }
   if (request.echo && !engine.has_tokenizer()) fields.problem("echo", "'echo' needs a model with a tokenizer");
 }
 
@@ -291,6 +263,39 @@ Result<Json> parse_body(const std::string& body) {
   if (!json->is_object())
     return fail(ErrorCode::kInvalidArgument, "the body must be a JSON object, found {}", json->type_name());
   return json;
+}
+
+void read_prompts(JsonFields& fields, std::string_view name, const ModelFacts& facts, const Engine& engine,
+                  std::vector<std::vector<int32_t>>* prompts, std::vector<std::string>* texts) {
+  const Json* prompt = fields.find(name);
+  bool special = true;
+  fields.boolean("add_special_tokens", &special);
+  if (prompt == nullptr)
+    return fields.problem(name, fmt::format("'{}' is missing: give a text, token ids, or a list of either", name));
+  const std::string expected =
+      fmt::format("a text, a list of token ids from 0 to {}, or a list of at most {} of either, none of them empty",
+                  facts.vocab_size - 1, facts.max_prompts);
+  const auto take = [&](const Json& one) {
+    std::vector<int32_t> ids;
+    if (one.is_string()) {
+      encode_prompt(fields, name, engine, one.as_string(), special, prompts, texts);
+    } else if (take_token_ids(one, facts.vocab_size, &ids)) {
+      if (texts != nullptr) texts->push_back(engine.has_tokenizer() ? engine.decode(ids, false) : std::string());
+      prompts->push_back(std::move(ids));
+    } else {
+      fields.wrong(name, expected, *prompt);
+    }
+  };
+  const bool many = prompt->is_array() && !prompt->as_array().empty() && !prompt->as_array().front().is_int();
+  if (!many) {
+    take(*prompt);
+  } else if (std::ssize(prompt->as_array()) > facts.max_prompts) {
+    fields.wrong(name, expected, *prompt);
+  } else {
+    for (const Json& one : prompt->as_array()) take(one);
+  }
+  for (const auto& ids : *prompts)
+    if (ids.empty()) fields.wrong(name, expected, *prompt);
 }
 
 void check_model(JsonFields& fields, const ModelFacts& facts) {

@@ -60,6 +60,10 @@ class JsonFields;
 Result<std::string> render_conversation(JsonFields& fields, const Engine& engine);
 // The body as an object: UTF-8, JSON, and an object. Duplicate keys are refused.
 Result<Json> parse_body(const std::string& body);
+// Texts, token ids, or lists of either, from the field `name`; what is not right is told to `fields`. `texts`, where
+// not null, receives what each prompt is as a text.
+void read_prompts(JsonFields& fields, std::string_view name, const ModelFacts& facts, const Engine& engine,
+                  std::vector<std::vector<int32_t>>* prompts, std::vector<std::string>* texts);
 // Whether `model` in the body is one that is served; absent is fine.
 void check_model(JsonFields& fields, const ModelFacts& facts);
 

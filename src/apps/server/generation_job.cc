@@ -102,6 +102,7 @@ void GenerationJob::started(std::shared_ptr<CompletionRequest> request, std::vec
   ids_ = std::move(ids);
   if (done_) return abort_requests();
   prompts_.resize(request->prompts.size());
+  prompt_logprobs_.resize(request->prompts.size());
   for (size_t i = 0; i < prompts_.size(); ++i) prompts_[i].prompt_tokens = std::ssize(request->prompts[i]);
   const auto num_choices = static_cast<size_t>(request->n) * prompts_.size();
   choices_.resize(num_choices);
@@ -177,6 +178,11 @@ void GenerationJob::handle(size_t prompt, RequestOutput& output) {
   if (index >= choices_.size()) return end_with(api_error(500, "internal error", "internal"));
   Choice& choice = choices_[index];
   completion_tokens_[index] = output.completion_tokens;
+  // The engine says them once; each answer that repeats the prompt repeats them.
+  if (request_->echo && request_->n > 1) {
+    if (!output.prompt_tokens_logprobs.empty()) prompt_logprobs_[prompt] = output.prompt_tokens_logprobs;
+    if (!chunked_[index]) output.prompt_tokens_logprobs = prompt_logprobs_[prompt];
+  }
   if (request_->echo && !chunked_[index]) output.text.insert(0, request_->prompt_texts[prompt]);
   if (request_->stream) {
     send_chunk(choice, output);

@@ -34,17 +34,24 @@ struct Serving {
   const Tokenizer* tokenizer;  // null where the model has none
 };
 
-class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
+// A request that the engine works on.
+class Job {
  public:
   using OnDone = std::function<void(int status)>;  // called once, when neither client nor engine need it any more
+  virtual ~Job() = default;
+  virtual void begin(std::string body) = 0;
+  // Ends it with an error for the client, if there still is one.
+  virtual void end_with(const ApiError& error) = 0;
+};
 
+class GenerationJob : public Job, public std::enable_shared_from_this<GenerationJob> {
+ public:
   // `headers` stand in every answer.
   GenerationJob(Serving& serving, std::shared_ptr<HttpStream> stream, bool chat, std::string id, HttpHeaders headers,
                 OnDone on_done);
 
-  void begin(std::string body);
-  // Ends it with an error for the client, if there still is one.
-  void end_with(const ApiError& error);
+  void begin(std::string body) override;
+  void end_with(const ApiError& error) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -83,7 +90,8 @@ class GenerationJob : public std::enable_shared_from_this<GenerationJob> {
   std::vector<bool> chunked_;  // choices that had a first chunk
   std::vector<int64_t> completion_tokens_;
   std::vector<Usage> prompts_;
-  size_t ended_ = 0;  // prompts
+  std::vector<std::vector<TokenOutput>> prompt_logprobs_;  // of prompts with several answers to repeat them in
+  size_t ended_ = 0;                                       // prompts
   bool done_ = false;
   std::atomic<bool> cancelled_{false};
 };

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <random>
 
+#include "apps/server/embedding_job.h"
 #include "apps/server/json_fields.h"
 #include "base/log.h"
 
@@ -60,6 +61,7 @@ const Service::Route Service::kRoutes[] = {
     {"GET", "/v1/models/", &Service::get_model, false},
     {"POST", "/v1/completions", &Service::post_completions, false},
     {"POST", "/v1/chat/completions", &Service::post_chat_completions, false},
+    {"POST", "/v1/embeddings", &Service::post_embeddings, false},
     {"POST", "/tokenize", &Service::post_tokenize, false},
     {"POST", "/detokenize", &Service::post_detokenize, false},
 };
@@ -357,23 +359,38 @@ void Service::post_detokenize(const std::shared_ptr<Call>& call) {
 
 // ---- text ------------------------------------------------------------------------------------------------------
 
-void Service::post_completions(const std::shared_ptr<Call>& call) { generate(call, false); }
-void Service::post_chat_completions(const std::shared_ptr<Call>& call) { generate(call, true); }
+void Service::post_completions(const std::shared_ptr<Call>& call) {
+  start_job(call, [this](Call& from, Job::OnDone on_done) {
+    return std::make_shared<GenerationJob>(*serving_, from.stream, false, from.id, from.headers, std::move(on_done));
+  });
+}
 
-void Service::generate(const std::shared_ptr<Call>& call, bool chat) {
+void Service::post_chat_completions(const std::shared_ptr<Call>& call) {
+  start_job(call, [this](Call& from, Job::OnDone on_done) {
+    return std::make_shared<GenerationJob>(*serving_, from.stream, true, from.id, from.headers, std::move(on_done));
+  });
+}
+
+void Service::post_embeddings(const std::shared_ptr<Call>& call) {
+  start_job(call, [this](Call& from, Job::OnDone on_done) {
+    return std::make_shared<EmbeddingJob>(*serving_, from.stream, from.headers, std::move(on_done));
+  });
+}
+
+void Service::start_job(const std::shared_ptr<Call>& call,
+                        const std::function<std::shared_ptr<Job>(Call& call, Job::OnDone on_done)>& make) {
   if (!take_place(*call)) return;
   std::string body = options_.log_prompts ? call->request.body : std::move(call->request.body);
-  auto holder = std::make_shared<std::weak_ptr<GenerationJob>>();
-  const auto job = std::make_shared<GenerationJob>(*serving_, call->stream, chat, call->id, call->headers,
-                                                   [this, call, holder](int status) {
-                                                     if (const auto self = holder->lock()) jobs_.erase(self);
-                                                     ended(*call, status);
-                                                   });
+  auto holder = std::make_shared<std::weak_ptr<Job>>();
+  const std::shared_ptr<Job> job = make(*call, [this, call, holder](int status) {
+    if (const auto self = holder->lock()) jobs_.erase(self);
+    ended(*call, status);
+  });
   *holder = job;
   jobs_.insert(job);
   job->begin(std::move(body));
   if (options_.request_timeout_s <= 0.0) return;
-  http_->post_after(options_.request_timeout_s, [weak = std::weak_ptr<GenerationJob>(job), this] {
+  http_->post_after(options_.request_timeout_s, [weak = std::weak_ptr<Job>(job), this] {
     const auto late = weak.lock();
     if (late && jobs_.contains(late))
       late->end_with(api_error(504, "the request took longer than is allowed (--request-timeout)", "timeout"));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -71,7 +72,9 @@ class Service {
   void post_detokenize(const std::shared_ptr<Call>& call);
   void post_completions(const std::shared_ptr<Call>& call);
   void post_chat_completions(const std::shared_ptr<Call>& call);
-  void generate(const std::shared_ptr<Call>& call, bool chat);
+  void post_embeddings(const std::shared_ptr<Call>& call);
+  void start_job(const std::shared_ptr<Call>& call,
+                 const std::function<std::shared_ptr<Job>(Call& call, Job::OnDone on_done)>& make);
   Json model_json(const std::string& name) const;
 
   void on_signal(int number);
@@ -85,7 +88,7 @@ class Service {
   std::unique_ptr<AsyncEngine> engine_;
   std::unique_ptr<WorkQueue> workers_;
   std::unique_ptr<Serving> serving_;
-  std::unordered_set<std::shared_ptr<GenerationJob>> jobs_;
+  std::unordered_set<std::shared_ptr<Job>> jobs_;
   std::map<std::string, int64_t> running_by_key_;
   int64_t in_flight_ = 0;  // requests that have a place in the queue
   int64_t max_in_flight_ = 0;
