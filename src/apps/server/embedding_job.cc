@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "apps/server/json_fields.h"
 #include "base/log.h"
@@ -119,7 +120,7 @@ void EmbeddingJob::submit(std::shared_ptr<Wanted> wanted) {
     if (self->done_) return self->abort_requests();
     self->wanted_ = wanted;
     self->embeddings_.resize(wanted->inputs.size());
-    const auto early = std::move(self->early_);
+    const auto early = std::exchange(self->early_, {});
     for (const auto& [input, output] : early) self->take(input, output);
   });
 }
