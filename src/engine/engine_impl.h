@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "coluber/engine.h"
+#include "engine/beam_search.h"
 #include "engine/generation.h"
 #include "engine/load.h"
+#include "engine/prompt_reader.h"
 #include "engine/runner.h"
 #include "engine/scheduler.h"
 #include "engine/state_cache.h"
@@ -37,9 +39,11 @@ struct Engine::Impl {
     int64_t prompt_tokens = 0;
     int64_t max_total_tokens = 0;  // prompt and output
     int64_t arrival = 0;
-    int64_t num_made = 0;              // answers begun
-    std::vector<int64_t> running;      // answers that go on
-    std::vector<RequestOutput> ended;  // best_of: answers to choose from
+    int64_t num_made = 0;                  // answers begun
+    std::vector<int64_t> running;          // answers that go on; of beams in the search's order
+    std::vector<RequestOutput> ended;      // best_of: answers to choose from
+    std::unique_ptr<PromptReader> reader;  // null where the prompt is not looked at
+    std::unique_ptr<BeamSearch> beams;     // null where answers are sampled
 
     int64_t wanted() const noexcept { return request.best_of > 0 ? request.best_of : request.n; }
     bool chooses() const noexcept { return wanted() > request.n; }
@@ -52,7 +56,10 @@ struct Engine::Impl {
   EngineStats stats() const;
 
   void check_request(const Request& request) const;
+  void prepare(ActiveRequest& request, Sequence& sequence);
   int64_t add_answer(RequestId id, ActiveRequest& request, std::unique_ptr<Sequence> sequence);
+  // An answer that goes on from where `from` is.
+  int64_t fork_answer(RequestId id, ActiveRequest& request, const Sequence& from);
   void fork_answers(int64_t leader, std::span<const float> logits, std::vector<RequestOutput>& outputs);
   // The next token of an answer, from its logits.
   void advance(int64_t answer, std::span<const float> logits, std::vector<RequestOutput>& outputs);
@@ -63,7 +70,21 @@ struct Engine::Impl {
   RequestOutput new_output(const Answer& answer) const;
   void end_answer(int64_t answer, bool keep);
 
+  // Prompts that are looked at (prompt_reading.cc). False where the request has ended of it.
+  bool read_prompt(size_t row, std::vector<RequestOutput>& outputs);
+  void end_without_tokens(int64_t answer, std::vector<RequestOutput>& outputs);
+  void pool_hidden(const float* values, int64_t cols);
+  bool pools_in_plan() const;
+
+  // Beams (beams.cc).
+  void add_beams(ActiveRequest& request) const;
+  void advance_beam(int64_t answer, std::span<const float> logits, std::vector<RequestOutput>& outputs);
+  void fork_beams(RequestId id, ActiveRequest& request);
+  void deliver_beams(RequestId id, ActiveRequest& request, std::vector<RequestOutput>& outputs);
+  RequestOutput beam_output(const Answer& answer, const BeamHypothesis& hypothesis, int64_t index) const;
+
   void restart_broken_rows();
+  void take_row(size_t row, std::vector<RequestOutput>& outputs);
   bool run_plan(std::vector<RequestOutput>& outputs);
   void fail_stuck(std::vector<RequestOutput>& outputs);
 
@@ -80,6 +101,7 @@ struct Engine::Impl {
   uint64_t seed_counter = 0;
   int64_t computed_tokens = 0;
   int64_t non_finite_requests = 0;
+  SampleScratch beam_scratch;
   StepPlan plan;
   std::vector<int64_t> plan_ids;
   mutable std::vector<RequestOutput> spare;  // of earlier steps, for their memory

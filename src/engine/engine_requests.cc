@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The life of requests: checked, forked into answers, stepped, delivered, ended.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <random>
 
 #include "base/error.h"
@@ -21,8 +24,20 @@ constexpr int64_t kSessionSlots = 256;
 constexpr int64_t kCachedSlots = 16384;
 // Tokens of an answer that steps add without asking for memory.
 constexpr int64_t kReservedTokens = 4096;
+// Of a step whose every token is looked at: 64 MB.
+constexpr int64_t kMostLogits = int64_t{1} << 24;
+
+void check_parking_dir(const std::string& folder) {
+  std::error_code ignored;
+  if (folder.empty()) return;
+  if (!std::filesystem::is_directory(folder, ignored) || access(folder.c_str(), W_OK | X_OK) != 0)
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "parking_dir must be a folder that may be written to, found '{}'; make it, or name another one",
+                     folder);
+}
 
 StateCacheOptions cache_options(const EngineOptions& options, const LoadedModel& loaded) {
+  check_parking_dir(options.parking_dir);
   const CacheConfig& config = loaded.config->cache;
   StateCacheOptions cache;
   const bool caches = config.checkpoint_mode != MambaCacheMode::kNone;
@@ -32,6 +47,7 @@ StateCacheOptions cache_options(const EngineOptions& options, const LoadedModel&
   // Where nobody said how much memory to take, what is kept only in case must leave most of it alone.
   cache.cached_bytes = is_given ? 0 : cache.memory_bytes / 4;
   cache.parking_bytes = options.parking_memory_bytes > 0 ? options.parking_memory_bytes : cache.memory_bytes;
+  cache.parking_dir = options.parking_dir;
   cache.preemption = options.preemption;
   cache.poison = options.poison_pools;
   cache.verify_states = options.verify_states;
@@ -79,10 +95,24 @@ RequestId Engine::Impl::add_request(Request request) {
   sequence->cache_salt = request.cache_salt;
   cache->follow_length(*sequence);
   active.request = std::move(request);
+  prepare(active, *sequence);
   ActiveRequest& added = requests.emplace(id, std::move(active)).first->second;
   const int64_t answer = add_answer(id, added, std::move(sequence));
   scheduler.add({answer, answers.at(answer).sequence.get(), added.request.priority, added.arrival});
   return id;
+}
+
+// What is to be done beside sampling: reading the prompt, searching by beams.
+void Engine::Impl::prepare(ActiveRequest& request, Sequence& sequence) {
+  const SamplingParams& sampling = request.request.sampling;
+  if (request.request.beam_width > 1) add_beams(request);
+  if (!sampling.prompt_logprobs && request.request.pooling == Pooling::kNone) return;
+  request.reader =
+      std::make_unique<PromptReader>(request.request.pooling, sampling.prompt_logprobs, request.prompt_tokens);
+  sequence.wants_all_logits = request.reader->wants_logits();
+  sequence.shuns_cached = request.reader->needs_every_token();
+  if (sequence.wants_all_logits)
+    sequence.most_chunk_tokens = std::max<int64_t>(1, kMostLogits / loaded.model->info().vocab_size);
 }
 
 int64_t Engine::Impl::add_answer(RequestId id, ActiveRequest& request, std::unique_ptr<Sequence> sequence) {
@@ -90,39 +120,44 @@ int64_t Engine::Impl::add_answer(RequestId id, ActiveRequest& request, std::uniq
   const int64_t index = request.num_made++;
   SamplingParams params = request.request.sampling;
   if (request.chooses() && !params.logprobs) params.logprobs = 0;  // to weigh the answers
+  const TokenConstraint* constraint = request.request.constraint.get();
   Generation generation(std::move(params), request.seed + static_cast<uint64_t>(index), loaded.eos_token_ids,
-                        loaded.tokenizer.get());
+                        loaded.tokenizer.get(), 0, constraint != nullptr ? constraint->clone() : nullptr);
   answers.emplace(number, Answer{id, index, std::move(sequence), std::move(generation), 0.0, {}});
   request.running.push_back(number);
   return number;
 }
 
-// The other answers of a request, where its prompt ends: each takes a copy of the states and shares the pages. One that
-// finds no room waits and computes the prompt itself, or finds it in the prefix cache.
+// Takes a copy of the states and shares the pages. Where there is no room for that it waits and computes the tokens
+// itself, or finds them in the prefix cache.
+int64_t Engine::Impl::fork_answer(RequestId id, ActiveRequest& request, const Sequence& from) {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->request_id = id;
+  const bool has_row = scheduler.num_running() < loaded.config->scheduler.max_num_seqs;
+  const bool has_states = from.state_slot != 0 && from.num_uncomputed() == 0;
+  const bool shared = has_row && has_states && cache->share(from, *sequence);
+  if (!shared) {
+    sequence->tokens = from.tokens;
+    sequence->num_prompt_tokens = from.num_prompt_tokens;
+    sequence->cache_salt = from.cache_salt;
+    sequence->prefix = from.prefix;
+    sequence->lost_tokens = from.num_computed_tokens;
+    cache->follow_length(*sequence);
+  }
+  sequence->num_starts = 1;
+  const int64_t fork = add_answer(id, request, std::move(sequence));
+  const Scheduler::Entry entry{fork, answers.at(fork).sequence.get(), request.request.priority, request.arrival};
+  if (!shared || !scheduler.add_running(entry)) scheduler.add(entry);
+  return fork;
+}
+
+// The other answers of a request, where its prompt ends.
 void Engine::Impl::fork_answers(int64_t leader, std::span<const float> logits, std::vector<RequestOutput>& outputs) {
   const RequestId id = answers.at(leader).request;
   ActiveRequest& request = requests.at(id);
   const Sequence& from = *answers.at(leader).sequence;
   std::vector<int64_t> forks;
-  while (request.num_made < request.wanted()) {
-    auto sequence = std::make_unique<Sequence>();
-    sequence->request_id = id;
-    const bool has_row = scheduler.num_running() < loaded.config->scheduler.max_num_seqs;
-    const bool shared = has_row && cache->share(from, *sequence);
-    if (!shared) {
-      sequence->tokens = from.tokens;
-      sequence->num_prompt_tokens = from.num_prompt_tokens;
-      sequence->cache_salt = from.cache_salt;
-      sequence->prefix = from.prefix;
-      sequence->lost_tokens = from.num_computed_tokens;
-      cache->follow_length(*sequence);
-    }
-    sequence->num_starts = 1;
-    const int64_t fork = add_answer(id, request, std::move(sequence));
-    const Scheduler::Entry entry{fork, answers.at(fork).sequence.get(), request.request.priority, request.arrival};
-    if (!shared || !scheduler.add_running(entry)) scheduler.add(entry);
-    forks.push_back(fork);
-  }
+  while (request.num_made < request.wanted()) forks.push_back(fork_answer(id, request, from));
   for (const int64_t fork : forks) advance(fork, logits, outputs);
 }
 
@@ -177,6 +212,7 @@ void Engine::Impl::deliver_best(ActiveRequest& request, std::vector<RequestOutpu
   for (int64_t i = 0; i < request.request.n; ++i) {
     RequestOutput& output = request.ended[static_cast<size_t>(i)];
     output.index = i;
+    if (i == 0 && request.reader) output.prompt_tokens_logprobs = request.reader->take_logprobs();
     output.request_finished = i + 1 == request.request.n;
     outputs.push_back(std::move(output));
   }
@@ -201,6 +237,8 @@ void Engine::Impl::deliver(int64_t number, RequestOutput output, std::vector<Req
     else
       request.ended.push_back(std::move(output));
   } else {
+    if (request.reader && output.finish_reason != FinishReason::kError)
+      output.prompt_tokens_logprobs = request.reader->take_logprobs();
     outputs.push_back(std::move(output));
   }
   if (!ended) return;
@@ -213,7 +251,9 @@ void Engine::Impl::deliver(int64_t number, RequestOutput output, std::vector<Req
 
 void Engine::Impl::fail_answer(int64_t number, ErrorCode code, const std::string& message,
                                std::vector<RequestOutput>& outputs) {
-  Answer& answer = answers.at(number);
+  const auto found = answers.find(number);
+  if (found == answers.end()) return;  // it ended with another of its request
+  Answer& answer = found->second;
   ActiveRequest& request = requests.at(answer.request);
   request.num_made = request.wanted();  // forks of it would fail likewise
   RequestOutput output = new_output(answer);
@@ -223,6 +263,11 @@ void Engine::Impl::fail_answer(int64_t number, ErrorCode code, const std::string
   if (code == ErrorCode::kNonFinite) {
     ++non_finite_requests;
     cache->scrub(*answer.sequence);
+  }
+  if (request.beams) {  // they stand and fall together
+    const std::vector<int64_t> running = request.running;
+    for (const int64_t other : running)
+      if (other != number) end_answer(other, false);
   }
   if (request.chooses()) request.request.n = std::min<int64_t>(request.request.n, std::ssize(request.ended) + 1);
   deliver(number, std::move(output), outputs);
@@ -275,9 +320,15 @@ void Engine::Impl::restart_broken_rows() {
 
 bool Engine::Impl::run_plan(std::vector<RequestOutput>& outputs) {
   const auto begin = std::chrono::steady_clock::now();
+  const HiddenSink sink = [this](int index, const float* values, int64_t, int64_t cols) {
+    if (index == loaded.model->info().num_layers) pool_hidden(values, cols);
+  };
+  if (pools_in_plan()) runner->set_hidden_sink(&sink);
   try {
     runner->run(plan);
+    runner->set_hidden_sink(nullptr);
   } catch (const std::exception& error) {  // a broken invariant, or no memory: only this step's requests end
+    runner->set_hidden_sink(nullptr);
     log_warn("a step of {} requests failed: {}", plan.rows.size(), error.what());
     const auto* ours = dynamic_cast<const Error*>(&error);
     const ErrorCode code = ours != nullptr ? ours->code() : ErrorCode::kOutOfMemory;
@@ -299,6 +350,26 @@ void Engine::Impl::fail_stuck(std::vector<RequestOutput>& outputs) {
               "no state slot or attention pages are free: open sessions hold them; close one and ask again", outputs);
 }
 
+void Engine::Impl::take_row(size_t row, std::vector<RequestOutput>& outputs) {
+  const int64_t number = plan_ids[row];
+  if (!answers.contains(number)) return;  // it ended with another of its request
+  if (!read_prompt(row, outputs)) return;
+  const Sequence& sequence = *answers.at(number).sequence;
+  if (sequence.num_uncomputed() > 0) {
+    if (!cache->keep_step_end(*plan.rows[row].sequence))
+      fail_answer(number, ErrorCode::kNonFinite,
+                  fmt::format("the model's states are not finite after {} tokens; the request ends here",
+                              plan.rows[row].write_position),
+                  outputs);
+    return;
+  }
+  const std::span<const float> logits = runner->logits(row).last(static_cast<size_t>(loaded.model->info().vocab_size));
+  const ActiveRequest& request = requests.at(answers.at(number).request);
+  if (request.beams) return advance_beam(number, logits, outputs);
+  if (request.num_made < request.wanted()) fork_answers(number, logits, outputs);
+  advance(number, logits, outputs);
+}
+
 void Engine::Impl::step(std::vector<RequestOutput>& outputs) {
   spare.swap(outputs);
   outputs.clear();
@@ -309,21 +380,7 @@ void Engine::Impl::step(std::vector<RequestOutput>& outputs) {
   }
   restart_broken_rows();
   if (plan.rows.empty() || !run_plan(outputs)) return;
-  for (size_t row = 0; row < plan.rows.size(); ++row) {
-    const int64_t number = plan_ids[row];
-    if (plan.rows[row].logits == WantedLogits::kNone) {
-      if (!cache->keep_step_end(*plan.rows[row].sequence))
-        fail_answer(number, ErrorCode::kNonFinite,
-                    fmt::format("the model's states are not finite after {} tokens; the request ends here",
-                                plan.rows[row].write_position),
-                    outputs);
-      continue;
-    }
-    const std::span<const float> logits = runner->logits(row);
-    const ActiveRequest& request = requests.at(answers.at(number).request);
-    if (request.num_made < request.wanted()) fork_answers(number, logits, outputs);
-    advance(number, logits, outputs);
-  }
+  for (size_t row = 0; row < plan.rows.size(); ++row) take_row(row, outputs);
 }
 
 EngineStats Engine::Impl::stats() const {
@@ -337,6 +394,7 @@ EngineStats Engine::Impl::stats() const {
   stats.computed_tokens = computed_tokens;
   stats.preemptions = counted.preemptions;
   stats.parked = counted.parked;
+  stats.parked_to_files = counted.parked_to_files;
   stats.recomputed_tokens = counted.recomputed_tokens;
   stats.checkpoints_published = counted.published;
   stats.checkpoints_evicted = tree != nullptr ? tree->num_evicted() : 0;
@@ -351,6 +409,7 @@ EngineStats Engine::Impl::stats() const {
     stats.cached_attention_bytes = tree->num_pages() * tree->options().page_bytes;
   }
   stats.parked_bytes = counted.parked_bytes;
+  stats.parked_file_bytes = counted.parked_file_bytes;
   stats.peak_recurrent_bytes = counted.peak_recurrent_bytes;
   stats.peak_attention_bytes = counted.peak_attention_bytes;
   stats.memory_bytes = cache->memory_bytes();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,9 +21,10 @@ namespace coluber {
 class Generation {
  public:
   // `tokenizer` may be null: then there is no text and stop strings are refused by whoever checks the request.
-  // The first token is drawn with number `first_position` of the seed's stream.
+  // The first token is drawn with number `first_position` of the seed's stream. `constraint`, where there is one, is
+  // the answer's own.
   Generation(SamplingParams params, uint64_t seed, std::span<const int32_t> eos_token_ids, const Tokenizer* tokenizer,
-             uint64_t first_position = 0);
+             uint64_t first_position = 0, std::unique_ptr<TokenConstraint> constraint = nullptr);
 
   struct Result {
     TokenOutput token;
@@ -39,6 +41,10 @@ class Generation {
   int64_t num_generated() const noexcept { return num_generated_; }
 
  private:
+  SampleResult choose(std::span<const float> logits, std::span<const int32_t> tokens, int64_t num_prompt);
+  // Why there is no token, or the constraint does not take it; empty where all is well.
+  void judge(const SampleResult& sample, size_t num_tokens, Result& result);
+
   SamplingParams params_;
   uint64_t seed_;
   uint64_t first_position_;
@@ -46,6 +52,8 @@ class Generation {
   std::optional<DetokenizeStream> detokenizer_;
   OutputText text_;
   SampleScratch scratch_;
+  std::unique_ptr<TokenConstraint> constraint_;
+  std::vector<uint32_t> mask_;
   int64_t num_generated_ = 0;
 };
 

@@ -65,7 +65,6 @@ void check_cache_options(const EngineOptions& o, Problems& p) {
   for (const std::string& problem : replay_problems(o)) p.require(false, problem);
   p.require(o.parking_memory_bytes >= 0,
             fmt::format("parking_memory_bytes must be at least 0, found {}", o.parking_memory_bytes));
-  p.require(o.parking_dir.empty(), "parking_dir cannot be used yet");
   p.require(o.long_prefill_token_threshold >= 0, fmt::format("long_prefill_token_threshold must be at least 0 (0: no "
                                                              "limit), found {}",
                                                              o.long_prefill_token_threshold));

@@ -162,7 +162,7 @@ bool StateCache::waits_for_another(const Sequence& sequence) {
 }
 
 void StateCache::expect(const Sequence& sequence) {
-  if (tree_ && !sequence.parked) waits_for_another(sequence);
+  if (tree_ && !sequence.parked && !sequence.shuns_cached) waits_for_another(sequence);
 }
 
 bool StateCache::start(Sequence& sequence) {
@@ -173,11 +173,15 @@ bool StateCache::start(Sequence& sequence) {
   const int64_t cached = tree_ ? tree_->bytes() : 0;
   if (request_slots_ > 0 && !fits(bytes_for(sequence.num_tokens() + 1) - cached)) return false;
   sequence.pages.reserve(static_cast<size_t>(pages_for(static_cast<int64_t>(sequence.tokens.capacity()))));
-  if (sequence.parked) return unpark(sequence);
-  if (tree_ && waits_for_another(sequence)) return false;
+  if (sequence.parked) {
+    if (unpark(sequence)) return true;
+    if (sequence.parked) return false;
+  }
+  const bool looks_up = tree_ && !sequence.shuns_cached;
+  if (looks_up && waits_for_another(sequence)) return false;
   if (!take_slot(sequence)) return false;
   sequence.prefix_hash = hash_of_nothing(sequence.long_rope);
-  if (!tree_) {
+  if (!looks_up) {
     if (sequence.num_starts == 0) sequence.prefix.reason = MissReason::kDisabled;
   } else if (!find_prefix(sequence)) {
     give_slot_back(sequence);

@@ -169,6 +169,12 @@ void Runner::run(const StepPlan& plan) {
   ++num_steps_;
 }
 
+int64_t Runner::first_token(size_t row) const {
+  const auto place = std::ranges::find(order_, static_cast<int32_t>(row));
+  COLUBER_CHECK(place != order_.end(), "row {} is not in the plan", row);
+  return query_start_loc_[static_cast<size_t>(place - order_.begin())];
+}
+
 std::span<const float> Runner::logits(size_t row) const {
   const auto [first, rows] = logits_of_plan_row_[row];
   const auto vocab = static_cast<size_t>(model_.info().vocab_size);

@@ -35,6 +35,8 @@ class Runner {
 
   // Logits of row `row` of the last plan, [rows, V]; empty where none were wanted. Valid until the next run.
   std::span<const float> logits(size_t row) const;
+  // Where row `row` of the running plan begins among the step's tokens: for a hidden sink.
+  int64_t first_token(size_t row) const;
   void set_hidden_sink(const HiddenSink* sink) noexcept { hidden_sink_ = sink; }
   int64_t num_steps() const noexcept { return num_steps_; }
 

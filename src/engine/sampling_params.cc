@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -24,6 +25,20 @@ class Problems {
   std::string text_;
 };
 
+void check_biases(const std::vector<TokenBias>& biases, int64_t vocab_size, Problems& p) {
+  std::vector<int32_t> ids;
+  for (const TokenBias& bias : biases) {
+    if (bias.id < 0 || bias.id >= vocab_size)
+      p.add(fmt::format("the ids of logit_bias must lie in 0..{}, found {}", vocab_size - 1, bias.id));
+    if (!(bias.bias >= -100.0f && bias.bias <= 100.0f))
+      p.add(fmt::format("logit_bias must be between -100 and 100, found {} for token {}", bias.bias, bias.id));
+    ids.push_back(bias.id);
+  }
+  std::sort(ids.begin(), ids.end());
+  const auto twice = std::adjacent_find(ids.begin(), ids.end());
+  if (twice != ids.end()) p.add(fmt::format("logit_bias must name each token once, found {} twice", *twice));
+}
+
 }  // namespace
 
 std::string SamplingParams::problems(int64_t vocab_size) const {
@@ -39,9 +54,19 @@ std::string SamplingParams::problems(int64_t vocab_size) const {
             presence_penalty);
   p.require(frequency_penalty >= -2.0f && frequency_penalty <= 2.0f, "frequency_penalty", "between -2 and 2",
             frequency_penalty);
-  p.require(max_tokens >= 1, "max_tokens", "at least 1", max_tokens);
+  if (prompt_logprobs)
+    p.require(max_tokens >= 0, "max_tokens", "at least 0", max_tokens);
+  else
+    p.require(max_tokens >= 1, "max_tokens", "at least 1", max_tokens);
   p.require(min_tokens >= 0 && min_tokens <= max_tokens, "min_tokens", "between 0 and max_tokens", min_tokens);
   if (logprobs) p.require(*logprobs >= 0 && *logprobs <= 1024, "logprobs", "between 0 and 1024", *logprobs);
+  if (prompt_logprobs)
+    p.require(*prompt_logprobs >= 0 && *prompt_logprobs <= 1024, "prompt_logprobs", "between 0 and 1024",
+              *prompt_logprobs);
+  check_biases(logit_bias, vocab_size, p);
+  for (int32_t id : allowed_token_ids)
+    if (id < 0 || id >= vocab_size)
+      p.add(fmt::format("allowed_token_ids must lie in 0..{}, found {}", vocab_size - 1, id));
   for (const std::string& word : stop)
     if (word.empty()) p.add("stop strings must not be empty");
   for (int32_t id : stop_token_ids)

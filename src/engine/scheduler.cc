@@ -83,7 +83,10 @@ bool Scheduler::add_row(const Entry& entry, int64_t tokens, bool may_preempt) {
   Sequence& sequence = *entry.sequence;
   if (!make_room(entry, sequence.num_computed_tokens + tokens, may_preempt)) return false;
   const bool reaches_end = tokens == sequence.num_uncomputed();
-  plan_->add(sequence, tokens, reaches_end ? WantedLogits::kLast : WantedLogits::kNone);
+  const WantedLogits wanted = sequence.wants_all_logits ? WantedLogits::kAll
+                              : reaches_end             ? WantedLogits::kLast
+                                                        : WantedLogits::kNone;
+  plan_->add(sequence, tokens, wanted);
   ids_->push_back(entry.id);
   return true;
 }
@@ -93,6 +96,8 @@ bool Scheduler::add_row(const Entry& entry, int64_t tokens, bool may_preempt) {
 int64_t Scheduler::chunk_tokens(const Entry& entry, const SequenceMemory& memory, int64_t budget) const {
   const Sequence& sequence = *entry.sequence;
   int64_t tokens = std::min(sequence.num_uncomputed(), budget);
+  if (tokens == 0) return 0;  // a beam that waits for the others
+  if (sequence.most_chunk_tokens > 0) tokens = std::min(tokens, sequence.most_chunk_tokens);
   const bool others = running_.size() + waiting_.size() > 1;
   if (config_.long_prefill_token_threshold > 0 && others)
     tokens = std::min(tokens, config_.long_prefill_token_threshold);
@@ -144,6 +149,17 @@ void Scheduler::admit() {
   }
 }
 
+// Beams of a request go on together: those that are there may wait for one that has no place. If nobody else goes on,
+// it takes the place of whoever ranks below it.
+void Scheduler::make_way() {
+  while (plan_->rows.empty() && !waiting_.empty() && !running_.empty() &&
+         goes_before(waiting_.front(), running_.back())) {
+    preempt_last();
+    preempted_ = false;
+    admit();
+  }
+}
+
 void Scheduler::schedule(SequenceMemory& memory, StepPlan& plan, std::vector<int64_t>& ids) {
   plan.clear();
   ids.clear();
@@ -156,6 +172,7 @@ void Scheduler::schedule(SequenceMemory& memory, StepPlan& plan, std::vector<int
   plan_decodes();
   plan_prefills();
   admit();
+  make_way();
 }
 
 }  // namespace coluber

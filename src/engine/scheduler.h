@@ -51,6 +51,7 @@ class Scheduler {
   void plan_decodes();
   void plan_prefills();
   void admit();
+  void make_way();
   bool add_row(const Entry& entry, int64_t tokens, bool may_preempt);
   int64_t budget() const noexcept { return config_.max_num_batched_tokens - plan_->num_tokens; }
 

@@ -58,6 +58,9 @@ struct Sequence {
   int64_t request_id = 0;  // 0: a session's, which the prefix cache leaves alone
   std::string cache_salt;
   PrefixUse prefix;
+  bool wants_all_logits = false;  // of its prompt
+  bool shuns_cached = false;      // begins at its first token, whatever an earlier request computed
+  int64_t most_chunk_tokens = 0;  // tokens of a step; 0: as many as there is room for
   TreePlace place;
   InnerStates inner;
   int64_t checked_tokens = 0;              // attention pages up to here were found finite

@@ -188,6 +188,9 @@ RequestOutput Session::generate(
     const std::function<bool(const TokenOutput& token, const std::string& text)>& on_token) {
   Impl& s = *impl_;
   check_sampling(sampling, s.engine.loaded.model->info().vocab_size, s.engine.loaded.tokenizer != nullptr);
+  if (sampling.prompt_logprobs)
+    throw Error(ErrorCode::kUnsupported,
+                "a session has no prompt_logprobs: its tokens are not computed again; take them from extend's logits");
   const auto prompt = s.sequence.num_computed_tokens;
   const int64_t limit = s.engine.loaded.config->max_model_len;
   const std::span<const float> first = last_logits();

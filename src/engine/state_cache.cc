@@ -233,7 +233,7 @@ void StateCache::release(Sequence& sequence) {
   drop_inner_states(sequence);
   stand_at(sequence, -1);
   std::erase(prefilling_, &sequence);
-  if (sequence.parked) counters_.parked_bytes -= sequence.parked->bytes();
+  if (sequence.parked) count_parked(*sequence.parked, -1);
   sequence.parked.reset();
   sequence.checked_tokens = 0;
   ++times_freed_;

@@ -63,6 +63,7 @@ struct StateCacheOptions {
   CheckpointPolicy policy;    // mode kNone: there is no prefix cache
   int64_t cached_bytes = 0;   // most that the prefix cache may hold; 0: the whole budget
   int64_t parking_bytes = 0;  // most that parked sequences may hold
+  std::string parking_dir;    // for what does not fit there; empty: nothing is parked in files
   PreemptionMode preemption = PreemptionMode::kAuto;
   bool wait_for_prefixes = true;  // who begins like a prompt that is being computed waits for its states
   bool tell_other_salts = false;  // a request is told that what it asks was asked under another salt
@@ -83,7 +84,9 @@ struct CacheCounters {
   int64_t published = 0;
   int64_t broken_states = 0;
   int64_t non_finite = 0;  // states that were not kept
+  int64_t parked_to_files = 0;
   int64_t parked_bytes = 0;
+  int64_t parked_file_bytes = 0;
   int64_t peak_recurrent_bytes = 0;
   int64_t peak_attention_bytes = 0;
 };
@@ -229,6 +232,8 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   void stand_at(Sequence& sequence, int32_t node);
   bool new_pages_are_finite(Sequence& sequence) const;
   bool park(Sequence& sequence);
+  std::shared_ptr<ParkedSequence> put_aside(const Sequence& sequence, int64_t bytes, const StateTag& tag);
+  void count_parked(const ParkedSequence& parked, int64_t sign) noexcept;
   bool unpark(Sequence& sequence);
   std::optional<Hash128> checksum_of(int32_t slot) const;
   bool fault(PlantedFault which) const noexcept { return options_.fault == which; }
@@ -262,6 +267,7 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   uint64_t times_freed_ = 0;
   int64_t request_slots_ = 0;  // slots given to requests
   double token_cost_us_ = 1000.0;
+  bool told_of_parking_ = false;  // that a file could not be written or read
   std::optional<int64_t> export_alignment_;  // of states inside a chunk; none: a chunk ends where a state is kept
   mutable std::vector<int64_t> positions_;   // scratch
   std::vector<Sequence*> prefilling_;        // of requests, that began and have not reached their prompts' ends

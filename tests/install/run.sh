@@ -27,9 +27,11 @@ cmake -S "$source/examples/custom_layer" -B "$work/example" -DCMAKE_BUILD_TYPE=R
 cmake --build "$work/example" -j 2 >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
 "$work/example/tide_check" "$work/tide"
 
-cmake -S "$source/examples/quickstart" -B "$work/quickstart" -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$prefix" >"$work/configure.log" ||
-  { cat "$work/configure.log"; exit 1; }
-cmake --build "$work/quickstart" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
+for example in quickstart streaming; do
+  cmake -S "$source/examples/$example" -B "$work/$example" -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$prefix" >"$work/configure.log" ||
+    { cat "$work/configure.log"; exit 1; }
+  cmake --build "$work/$example" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
+done
 
 expect() {  # expect TEXT COMMAND...: the command's output holds the text
   text=$1
@@ -43,6 +45,7 @@ expect '"backend": *"tide"' "$work/example/tide_coluber" inspect "$work/tide" --
 expect 'CUSTOM' "$work/example/tide_coluber" inspect "$work/tide"
 expect '"output_ids"' "$work/example/tide_coluber" run "$work/tide" --prompt-ids 1,2,3 -n 4 --json
 expect '[a-z]' "$work/quickstart/quickstart" "$source/models/asp-7m"
+expect 'the first was stopped' "$work/streaming/streaming" "$source/models/asp-7m"
 expect 'coluber' "$prefix/bin/coluber" --version
 # The installed command finds its built-in model from anywhere.
 cd /

@@ -2,6 +2,8 @@
 #include "apps/cli/batch_input.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <limits>
 
 #include "apps/cli/cli.h"
@@ -176,8 +178,32 @@ void read_stops(Fields& fields, int64_t vocab_size, SamplingParams& sampling) {
   }
 }
 
+void read_biases(Fields& fields, int64_t vocab_size, SamplingParams& sampling) {
+  if (const Json* ids = fields.find("allowed_token_ids")) {
+    if (!take_ids(*ids, 0, vocab_size - 1, &sampling.allowed_token_ids))
+      fields.wrong("allowed_token_ids", fmt::format("a list of token ids from 0 to {}", vocab_size - 1), *ids);
+  }
+  const Json* biases = fields.find("logit_bias");
+  if (biases == nullptr) return;
+  if (!biases->is_object())
+    return fields.wrong("logit_bias", "an object of token ids and numbers, as {\"17\": -100}", *biases);
+  for (const auto& [key, value] : biases->as_object()) {
+    int32_t id = 0;
+    const auto [end, failure] = std::from_chars(key.data(), key.data() + key.size(), id);
+    const bool is_id = failure == std::errc() && end == key.data() + key.size() && id >= 0 && id < vocab_size;
+    const bool is_bias = value.is_number() && std::abs(value.as_double()) <= 100.0;
+    if (!is_id || !is_bias)
+      return fields.problem(
+          fmt::format("'logit_bias' must give token ids from 0 to {} numbers from -100 to 100, found "
+                      "{} for '{}'",
+                      vocab_size - 1, value.dump(-1, true), key.substr(0, 40)));
+    sampling.logit_bias.push_back({id, static_cast<float>(value.as_double())});
+  }
+}
+
 void read_sampling(Fields& fields, int64_t vocab_size, SamplingParams& sampling) {
-  fields.integer("max_tokens", 1, kMaxTokens, &sampling.max_tokens);
+  fields.integer("prompt_logprobs", 0, 1024, &sampling.prompt_logprobs);
+  fields.integer("max_tokens", sampling.prompt_logprobs ? 0 : 1, kMaxTokens, &sampling.max_tokens);
   fields.integer("min_tokens", 0, kMaxTokens, &sampling.min_tokens);
   fields.number("temperature", 0.0, 1e4, &sampling.temperature);
   fields.integer("top_k", -1, kMaxTokens, &sampling.top_k);
@@ -192,16 +218,58 @@ void read_sampling(Fields& fields, int64_t vocab_size, SamplingParams& sampling)
   fields.boolean("skip_special_tokens", &sampling.skip_special_tokens);
   fields.boolean("include_stop_str_in_output", &sampling.include_stop_str_in_output);
   read_stops(fields, vocab_size, sampling);
+  read_biases(fields, vocab_size, sampling);
+}
+
+// Nothing is sampled by beams. What the flags and the model say of sampling is left alone; what a line says itself
+// would be a mistake to pass over.
+void read_beams(Fields& fields, const Json& line, BatchRequest& request) {
+  fields.integer("beam_width", 1, 1024, &request.beam_width);
+  fields.number("length_penalty", -100.0, 100.0, &request.length_penalty);
+  fields.boolean("early_stopping", &request.early_stopping);
+  const auto is_given = [&line](std::string_view name) {
+    const Json* value = line.find(name);
+    return value != nullptr && !value->is_null();
+  };
+  if (request.beam_width <= 1) {
+    for (const std::string_view name : {"length_penalty", "early_stopping"})
+      if (is_given(name)) fields.problem(fmt::format("'{}' is for beams: give a 'beam_width' above 1 too", name));
+    return;
+  }
+  if (request.beam_width < request.n)
+    fields.problem(fmt::format("'beam_width' must be at least 'n', found {} and {}", request.beam_width, request.n));
+  for (const std::string_view name :
+       {"temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty",
+        "stop", "include_stop_str_in_output", "logit_bias", "allowed_token_ids", "best_of", "cancel_after_tokens"})
+    if (is_given(name))
+      fields.problem(
+          fmt::format("'{}' does not go with 'beam_width': beams follow the model's own probabilities, "
+                      "draw nothing, and have no text before the search ends",
+                      name));
+  request.sampling.stop.clear();
+  request.sampling.repetition_penalty = 1.0f;
+  request.sampling.presence_penalty = request.sampling.frequency_penalty = 0.0f;
+}
+
+void read_session(Fields& fields, BatchRequest& request) {
+  const Json* session = fields.find("session");
+  if (session == nullptr) return;
+  if (!session->is_string() || session->as_string().empty())
+    return fields.wrong("session", "the name of a file", *session);
+  request.session = session->as_string();
+  if (request.n > 1 || request.best_of > 1 || request.beam_width > 1)
+    fields.problem("a 'session' goes on with one answer: leave out 'n', 'best_of' and 'beam_width'");
+  if (request.sampling.prompt_logprobs)
+    fields.problem("'prompt_logprobs' do not go with 'session': what it holds is not computed again");
+  if (!request.cache_salt.empty())
+    fields.problem("'cache_salt' does not go with 'session': a session shares nothing with others");
 }
 
 void read_serving(Fields& fields, BatchRequest& request) {
   fields.integer("n", 1, 1024, &request.n);
   fields.integer("best_of", 1, 1024, &request.best_of);
-  fields.integer("beam_width", 1, 1024, &request.beam_width);
   if (request.best_of != 0 && request.best_of < request.n)
     fields.problem(fmt::format("'best_of' must be at least 'n', found {} and {}", request.best_of, request.n));
-  if (request.beam_width != 0 && request.beam_width < request.n)
-    fields.problem(fmt::format("'beam_width' must be at least 'n', found {} and {}", request.beam_width, request.n));
   fields.integer("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(),
                  &request.priority);
   if (const Json* salt = fields.find("cache_salt")) {
@@ -239,6 +307,8 @@ ParsedLine parse_batch_line(std::string_view line, const SamplingParams& default
   read_prompt(fields, vocab_size, parsed.request);
   read_sampling(fields, vocab_size, parsed.request.sampling);
   read_serving(fields, parsed.request);
+  read_beams(fields, *json, parsed.request);
+  read_session(fields, parsed.request);
   parsed.problem = fields.finish();
   // Only what is right field by field is worth a look as a whole.
   if (parsed.problem.empty()) parsed.problem = parsed.request.sampling.problems(vocab_size);

@@ -28,10 +28,13 @@ struct BatchRequest {
   int64_t n = 1;
   int64_t best_of = 0;     // 0: n
   int64_t beam_width = 0;  // 0: no beams
-  int64_t priority = 0;    // lower comes first
+  double length_penalty = 1.0;
+  bool early_stopping = false;
+  int64_t priority = 0;  // lower comes first
   std::string cache_salt;
   double arrival_s = 0.0;  // seconds after the start before which the request is not there yet
   std::optional<int64_t> cancel_after_tokens;
+  std::string session;  // a file that the line goes on from and is saved in; empty: none
 };
 
 struct ParsedLine {

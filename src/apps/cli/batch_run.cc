@@ -78,7 +78,7 @@ void BatchRun::check_lines() {
 void BatchRun::admit() {
   const double now = now_s();
   while (next_ < coming_.size() && coming_[next_].arrival_s <= now) arrived_.push(coming_[next_++]);
-  while (active_.size() < max_active_ && !arrived_.empty() && !interrupted()) {
+  while (sessions_.empty() && active_.size() < max_active_ && !arrived_.empty() && !interrupted()) {
     const Waiting waiting = arrived_.top();
     arrived_.pop();
     start(waiting);
@@ -91,6 +91,8 @@ Request BatchRun::make_request(const BatchRequest& given) const {
   request.n = given.n;
   request.best_of = given.best_of;
   request.beam_width = given.beam_width;
+  request.length_penalty = given.length_penalty;
+  request.early_stopping = given.early_stopping;
   request.priority = given.priority;
   request.cache_salt = given.cache_salt;
   if (!given.prompt_ids.empty()) {
@@ -117,6 +119,10 @@ Request BatchRun::make_request(const BatchRequest& given) const {
 void BatchRun::start(const Waiting& waiting) {
   Active active;
   active.request = parse_batch_line(input_.text(*waiting.line), defaults_, engine_.model_info().vocab_size).request;
+  if (!active.request.session.empty()) {
+    sessions_.push_back(waiting);
+    return;
+  }
   active.started_s = now_s();
   active.outputs.resize(static_cast<size_t>(active.request.n));
   try {
@@ -141,6 +147,8 @@ void BatchRun::take(RequestOutput&& piece) {
                        std::make_move_iterator(piece.tokens.end()));
   output.text += piece.text;
   output.finish_reason = piece.finish_reason;
+  output.cumulative_logprob = piece.cumulative_logprob;
+  if (!piece.prompt_tokens_logprobs.empty()) active.prompt_logprobs = std::move(piece.prompt_tokens_logprobs);
   active.completion_tokens += static_cast<int64_t>(piece.tokens.size());
   const bool ended = piece.finish_reason != FinishReason::kNone && piece.request_finished;
   active.last = std::move(piece);
@@ -168,11 +176,14 @@ Json BatchRun::result_json(const Active& active) const {
     one.set("text", engine_.has_tokenizer() ? Json(output.text) : Json());
     one.set("finish_reason", finish_reason_name(output.finish_reason));
     if (active.request.sampling.logprobs) one.set("logprobs", openai_logprobs(tokenizer_, output.tokens));
+    if (active.request.beam_width > 1) one.set("cumulative_logprob", output.cumulative_logprob);
     outputs.push_back(std::move(one));
   }
   Json result;
   result.set("id", active.request.id);
   result.set("outputs", std::move(outputs));
+  if (active.request.sampling.prompt_logprobs)
+    result.set("prompt_logprobs", openai_logprobs(tokenizer_, active.prompt_logprobs));
   result.set("usage", Json::Object{{"prompt_tokens", active.prompt_tokens},
                                    {"completion_tokens", active.completion_tokens},
                                    {"cached_tokens", active.last.cached_tokens}});
@@ -189,6 +200,10 @@ Json BatchRun::result_json(const Active& active) const {
 void BatchRun::finish(RequestId id) {
   const Active active = std::move(active_.at(id));
   active_.erase(id);
+  write_result(active);
+}
+
+void BatchRun::write_result(const Active& active) {
   output_.write(result_json(active));
   ++counts_.done;
   if (!active.last.error.empty()) ++counts_.failed;
@@ -239,6 +254,7 @@ Json BatchRun::stats() const {
   stats.set("recomputed_tokens", engine.recomputed_tokens);
   stats.set("preemptions", engine.preemptions);
   stats.set("parked", engine.parked);
+  stats.set("parked_to_files", engine.parked_to_files);
   stats.set("checkpoints",
             Json::Object{{"published", engine.checkpoints_published}, {"evicted", engine.checkpoints_evicted}});
   stats.set("memory_bytes", engine.memory_bytes);
@@ -273,6 +289,10 @@ void BatchRun::run() {
     admit();
     if (engine_.has_unfinished_requests()) {
       for (RequestOutput& piece : engine_.step()) take(std::move(piece));
+    } else if (!sessions_.empty()) {
+      const Waiting waiting = sessions_.front();
+      sessions_.pop_front();
+      run_session(waiting);
     } else if (next_ < coming_.size()) {
       wait_for_arrival();
     } else if (arrived_.empty()) {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <queue>
 #include <string>
@@ -16,6 +17,7 @@
 #include "apps/cli/batch_input.h"
 #include "apps/cli/batch_output.h"
 #include "apps/cli/progress.h"
+#include "apps/cli/run_session.h"
 #include "coluber/engine.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -57,21 +59,28 @@ class BatchRun {
     std::vector<TokenOutput> tokens;
     std::string text;
     FinishReason finish_reason = FinishReason::kNone;
+    double cumulative_logprob = 0.0;
   };
   struct Active {
     BatchRequest request;
     int64_t prompt_tokens = 0, completion_tokens = 0;
     std::vector<Output> outputs;
     RequestOutput last;  // what it says of the whole request
+    std::vector<TokenOutput> prompt_logprobs;
     double started_s = 0.0, first_token_s = -1.0;
   };
 
   void check_lines();
   void admit();
   void start(const Waiting& waiting);
+  // A line with a session, from its beginning to its end, while no request runs: its states are in nobody's way.
+  void run_session(const Waiting& waiting);
+  bool answer_session(Active& active);
+  std::vector<int32_t> session_ids(const RunSession& session, const BatchRequest& given) const;
   Request make_request(const BatchRequest& given) const;
   void take(RequestOutput&& piece);
   void finish(RequestId id);
+  void write_result(const Active& active);
   void write_problem(const Json& id, int64_t line, ErrorCode code, const std::string& problem);
   Json result_json(const Active& active) const;
   void show_progress();
@@ -89,6 +98,7 @@ class BatchRun {
   size_t next_ = 0;
   std::priority_queue<Waiting, std::vector<Waiting>, Later> arrived_;
   std::map<RequestId, Active> active_;
+  std::deque<Waiting> sessions_;  // in the order in which they came
   Counts counts_;
   std::vector<double> first_token_s_, whole_s_;  // after the arrival
   Clock::time_point started_;

@@ -92,6 +92,9 @@ void EngineFlags::declare_serving(Arguments& arguments, int64_t default_max_num_
       "computed again (recompute); auto takes the cheaper");
   arguments.bytes("--parking-memory-bytes", &parking_memory_bytes_, available_memory_bytes,
                   "memory for requests put aside; without it as much as the cache has");
+  arguments.text("--parking-dir", &parking_dir_, "DIR",
+                 "where requests go that are put aside and do not fit into that memory: into files of this folder that "
+                 "go with the process; without it they are computed again");
   arguments.section("State cache");
   arguments.flag("--enable-prefix-caching", &enable_prefix_caching_,
                  "prompts that begin alike share their states and attention pages (the default)");
@@ -126,6 +129,7 @@ void EngineFlags::apply_serving(EngineOptions& options) const {
   options.report_other_salts = report_other_salts_;
   options.preemption = *parse_preemption_mode(preemption_);
   options.parking_memory_bytes = parking_memory_bytes_.value_or(0);
+  options.parking_dir = parking_dir_.value_or("");
   options.scheduling_policy = *parse_scheduling_policy(scheduling_policy_);
   options.long_prefill_token_threshold = long_prefill_token_threshold_;
 }

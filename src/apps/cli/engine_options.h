@@ -46,6 +46,7 @@ class EngineFlags {
 
   int64_t block_size_ = EngineOptions().block_size;
   std::optional<int64_t> kv_cache_memory_bytes_, parking_memory_bytes_;
+  std::optional<std::string> parking_dir_;
   std::string cache_layout_{cache_layout_name(EngineOptions().cache_layout)};
   bool verify_states_ = false;
 

@@ -15,12 +15,12 @@ namespace coluber::cli {
 namespace {
 
 // Before minutes are spent on an answer that cannot be kept.
-void check_writable(const std::string& path) {
+void check_writable(const std::string& path, const std::string& session) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   const std::string name = folder.empty() ? "." : folder.string();
   if (access(name.c_str(), W_OK | X_OK) == 0) return;
-  throw make_error(ErrorCode::kIo,
-                   "run: --session cannot be saved: '{}' is no folder that may be written to; name another", name);
+  throw make_error(ErrorCode::kIo, "{} cannot be saved: '{}' is no folder that may be written to; name another",
+                   session, name);
 }
 
 Json message(const char* role, const std::string& content) {
@@ -29,9 +29,9 @@ Json message(const char* role, const std::string& content) {
 
 }  // namespace
 
-RunSession::RunSession(Engine& engine, std::string path)
-    : engine_(engine), path_(std::move(path)), session_(engine.open_session()) {
-  check_writable(path_);
+RunSession::RunSession(Engine& engine, std::string path, std::string name)
+    : engine_(engine), path_(std::move(path)), name_(std::move(name)), session_(engine.open_session()) {
+  check_writable(path_, name_);
   if (!file_exists(path_)) return;
   session_->load(path_);
   restored_tokens_ = std::ssize(session_->tokens());
@@ -48,10 +48,10 @@ std::vector<int32_t> RunSession::next_turn(const std::string& text) const {
   const std::string rendered = engine_.apply_chat_template(messages.dump());
   const size_t at = rendered.find(kAnswer);
   if (at == std::string::npos) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        "run: this model's chat template leaves earlier answers out, so a turn cannot follow one; give the text "
-        "with --raw");
+    throw make_error(ErrorCode::kUnsupported,
+                     "{}: this model's chat template leaves earlier answers out, so a turn cannot follow one; give the "
+                     "text without the template (run: --raw, batch: 'prompt')",
+                     name_);
   }
   std::vector<int32_t> ids = engine_.encode(rendered.substr(at + kAnswer.size()), false);
   // An answer that came to its end has its end token already.
@@ -70,11 +70,10 @@ bool RunSession::read(const std::vector<int32_t>& ids,
   const int64_t total = std::ssize(all), step = engine_.config().scheduler.max_num_batched_tokens;
   const int64_t limit = engine_.config().max_model_len;
   if (num_tokens() + total > limit) {
-    throw make_error(
-        ErrorCode::kContextLength,
-        "run: the session holds {} tokens, {} more are to be read and the context limit is {}; shorten the "
-        "prompt, or begin a new session",
-        num_tokens(), total, limit);
+    throw make_error(ErrorCode::kContextLength,
+                     "{}: the session holds {} tokens, {} more are to be read and the context limit is {}; shorten the "
+                     "prompt, or begin a new session",
+                     name_, num_tokens(), total, limit);
   }
   const std::span<const int32_t> rest(all);
   for (int64_t done = 0; done < total;) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `coluber run --session FILE`: a session that goes on from a file and is saved in it. Knows files, prompts and the
+// `coluber run --session FILE`, and lines of `coluber batch` with a "session": a session that goes on from a file and
+// is saved in it. Knows files, prompts and the
 // session; what is generated goes out through a callback. Borrows the engine. Main thread.
 #pragma once
 
@@ -15,8 +16,9 @@ namespace coluber::cli {
 
 class RunSession {
  public:
-  // Loads the file where it is there. Throws Error where it cannot be used here, or could not be written.
-  RunSession(Engine& engine, std::string path);
+  // Loads the file where it is there. Throws Error where it cannot be used here, or could not be written; messages name
+  // the session as `name` does.
+  RunSession(Engine& engine, std::string path, std::string name = "run: --session");
 
   bool is_new() const noexcept { return restored_tokens_ == 0; }
   int64_t restored_tokens() const noexcept { return restored_tokens_; }
@@ -37,6 +39,7 @@ class RunSession {
  private:
   Engine& engine_;
   std::string path_;
+  std::string name_;
   std::unique_ptr<Session> session_;
   int64_t restored_tokens_ = 0;
 };

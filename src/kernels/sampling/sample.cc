@@ -32,7 +32,8 @@ Scanned scan(const float* logits, int64_t vocab, SampleScratch& scratch) {
 
 bool changes_logits(const SampleInput& input) {
   const SamplingParams& p = input.params;
-  return p.repetition_penalty != 1.0f || !input.banned_ids.empty() ||
+  return p.repetition_penalty != 1.0f || !input.banned_ids.empty() || !input.mask.empty() || !p.logit_bias.empty() ||
+         !p.allowed_token_ids.empty() ||
          ((p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f) && !input.output_ids.empty());
 }
 
@@ -42,12 +43,36 @@ float clamp_finite(float x) {
   return x == -std::numeric_limits<float>::infinity() ? x : std::clamp(x, -kMost, kMost);
 }
 
+// Marks in `seen` what is allowed, and unmarks it again.
+void keep_allowed(const SampleInput& input, SampleScratch& scratch) {
+  const std::vector<int32_t>& allowed = input.params.allowed_token_ids;
+  if (allowed.empty()) return;
+  const auto known = [&](int32_t id) { return id >= 0 && id < input.vocab; };
+  for (const int32_t id : allowed)
+    if (known(id)) scratch.seen[static_cast<size_t>(id)] = 1;
+  for (size_t i = 0; i < scratch.logits.size(); ++i)
+    if (scratch.seen[i] == 0) scratch.logits[i] = -std::numeric_limits<float>::infinity();
+  for (const int32_t id : allowed)
+    if (known(id)) scratch.seen[static_cast<size_t>(id)] = 0;
+}
+
+void keep_masked(const SampleInput& input, SampleScratch& scratch) {
+  if (input.mask.empty()) return;
+  for (size_t i = 0; i < scratch.logits.size(); ++i)
+    if ((input.mask[i / 32] >> (i % 32) & 1u) == 0) scratch.logits[i] = -std::numeric_limits<float>::infinity();
+}
+
 void apply_penalties(const SampleInput& input, SampleScratch& scratch) {
   const SamplingParams& p = input.params;
   scratch.logits.assign(input.logits, input.logits + input.vocab);
   scratch.seen.resize(static_cast<size_t>(input.vocab), 0);
   scratch.counts.resize(static_cast<size_t>(input.vocab), 0);
   auto known = [&](int32_t id) { return id >= 0 && id < input.vocab; };
+  for (const TokenBias& bias : p.logit_bias) {
+    if (!known(bias.id)) continue;
+    float& x = scratch.logits[static_cast<size_t>(bias.id)];
+    x = clamp_finite(x + bias.bias);
+  }
   auto repeat = [&](std::span<const int32_t> ids) {
     for (int32_t id : ids) {
       if (!known(id) || scratch.seen[static_cast<size_t>(id)] != 0) continue;
@@ -79,6 +104,8 @@ void apply_penalties(const SampleInput& input, SampleScratch& scratch) {
   for (int32_t id : input.banned_ids) {
     if (known(id)) scratch.logits[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
   }
+  keep_allowed(input, scratch);
+  keep_masked(input, scratch);
 }
 
 int32_t argmax(const Scanned& scanned, const SampleScratch& scratch) {
@@ -173,12 +200,11 @@ int32_t draw(const Scanned& scanned, const SampleInput& input, SampleScratch& sc
   return scratch.candidates[scratch.weights.size() - 1].id;
 }
 
-void add_logprobs(const SampleInput& input, SampleScratch& scratch, SampleResult& result) {
-  const Scanned raw = scan(input.logits, input.vocab, scratch);
+void add_logprobs(const Scanned& raw, int64_t top, SampleScratch& scratch, SampleResult& result) {
   const double log_sum = static_cast<double>(raw.maximum) + std::log(sum_all(raw, 1.0, 0.0, scratch));
   auto logprob = [&](float logit) { return static_cast<float>(static_cast<double>(logit) - log_sum); };
-  result.logprob = logprob(input.logits[result.id]);
-  select_top_candidates(input.logits, input.vocab, scratch.block_maxima.data(), *input.params.logprobs, scratch);
+  result.logprob = logprob(raw.logits[result.id]);
+  select_top_candidates(raw.logits, raw.vocab, scratch.block_maxima.data(), top, scratch);
   for (const SampleCandidate& c : scratch.candidates) result.top_logprobs.push_back({c.id, logprob(c.logit)});
 }
 
@@ -190,11 +216,23 @@ SampleResult sample_token(const SampleInput& input, SampleScratch& scratch) {
   if (scanned.usable && changes_logits(input)) {
     apply_penalties(input, scratch);
     scanned = scan(scratch.logits.data(), input.vocab, scratch);
+    result.nothing_left = !scanned.usable;
   }
+  result.non_finite = !scanned.usable && !result.nothing_left;
+  if (!scanned.usable) return result;
+  result.id = input.params.temperature < kGreedyTemperature ? argmax(scanned, scratch) : draw(scanned, input, scratch);
+  if (input.params.logprobs)
+    add_logprobs(scan(input.logits, input.vocab, scratch), *input.params.logprobs, scratch, result);
+  return result;
+}
+
+SampleResult score_token(const float* logits, int64_t vocab, int32_t id, int64_t top, SampleScratch& scratch) {
+  SampleResult result;
+  const Scanned scanned = scan(logits, vocab, scratch);
   result.non_finite = !scanned.usable;
   if (result.non_finite) return result;
-  result.id = input.params.temperature < kGreedyTemperature ? argmax(scanned, scratch) : draw(scanned, input, scratch);
-  if (input.params.logprobs) add_logprobs(input, scratch, result);
+  result.id = id;
+  add_logprobs(scanned, top, scratch, result);
   return result;
 }
 

@@ -3,9 +3,10 @@
 // From logits to a token: penalties, temperature, min-p, top-k, top-p and a seeded choice, in vLLM's order and
 // meanings. Stop words, end tokens and grammars are not its business.
 //
-//   1. repetition_penalty r over prompt and output tokens: logit > 0 ? logit / r : logit * r
+//   1. logit_bias is added
+//      repetition_penalty r over prompt and output tokens: logit > 0 ? logit / r : logit * r
 //      frequency_penalty f, presence_penalty s over output tokens: logit -= f * count, logit -= s
-//      banned tokens become minus infinity
+//      banned tokens, and those that allowed_token_ids or the mask leave out, become minus infinity
 //   2. temperature below kGreedyTemperature: the largest logit, ties to the lowest id
 //   3. else p = softmax(logits / temperature); a token stays where p >= min_p * max p, and it is among the top_k by
 //      (logit descending, id ascending), and the tokens before it, of those that are left, hold less than top_p of
@@ -39,6 +40,7 @@ struct SampleInput {
   uint64_t seed = 0;
   uint64_t position = 0;                     // a number of its own for each token of a sequence
   std::span<const int32_t> banned_ids = {};  // e.g. end tokens before min_tokens
+  std::span<const uint32_t> mask = {};       // bit t % 32 of word t / 32: token t may be chosen; empty: every one
 };
 
 struct SampleResult {
@@ -46,6 +48,7 @@ struct SampleResult {
   float logprob = 0.0f;                    // with params.logprobs only
   std::vector<TokenLogprob> top_logprobs;  // likewise, likeliest first
   bool non_finite = false;                 // a NaN or +infinity, or nothing above minus infinity: no token
+  bool nothing_left = false;               // bans and the mask leave no token: no token
 };
 
 struct SampleCandidate {
@@ -66,5 +69,8 @@ struct SampleScratch {
 };
 
 SampleResult sample_token(const SampleInput& input, SampleScratch& scratch);
+
+// The log-probability of a token that is given, and of the `top` likeliest ones. `non_finite` as above.
+SampleResult score_token(const float* logits, int64_t vocab, int32_t id, int64_t top, SampleScratch& scratch);
 
 }  // namespace coluber
