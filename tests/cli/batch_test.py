@@ -168,10 +168,13 @@ class Cache(BatchTest):
 
     def test_salts_share_nothing(self):
         prompt = {"prompt_ids": list(range(3, 59)) * 4, "max_tokens": 2}
-        got = self.batch(TINY, "--max-num-seqs", "1", requests=[
-            {"id": 0, **prompt, "cache_salt": "a"}, {"id": 1, **prompt, "cache_salt": "b"}, {"id": 2, **prompt, "cache_salt": "a"}])
-        self.assertEqual(got["1"]["cache"], {"hit_tokens": 0, "miss_reason": "different_adapter_or_salt"})
-        self.assertGreater(got["2"]["cache"]["hit_tokens"], 100)
+        requests = [{"id": i, **prompt, "cache_salt": salt} for i, salt in enumerate("aba")]
+        for flags, reason in ([], "no_common_prefix"), (["--report-other-salts"], "different_adapter_or_salt"):
+            with self.subTest(reason):
+                self.output.unlink(missing_ok=True)
+                got = self.batch(TINY, "--max-num-seqs", "1", *flags, requests=requests)
+                self.assertEqual(got["1"]["cache"], {"hit_tokens": 0, "miss_reason": reason})
+                self.assertGreater(got["2"]["cache"]["hit_tokens"], 100)
 
 
 def mixed_requests(count, seed, longest, vocab):

@@ -285,6 +285,47 @@ TEST(SampleToken, RuledOutTokensAreNeverDrawn) {
   }
 }
 
+TEST(SampleToken, BiasesAllowedTokensAndMasksActTogetherAndLeaveNoTrace) {
+  SampleScratch scratch;
+  const std::vector<float> logits = model_logits(700, 6);
+  std::vector<uint32_t> mask(22, 0);
+  for (const int32_t id : {5, 64, 90, 699}) mask[static_cast<size_t>(id / 32)] |= uint32_t{1} << (id % 32);
+  const std::vector<int32_t> banned = {5};
+  for (SamplingParams params : many_params()) {
+    SampleScratch fresh;
+    const int32_t plain = sample_token({logits.data(), 700, params, {}, {}, 2, 9}, fresh).id;
+    params.allowed_token_ids = {5, 90, 699, 300};
+    for (uint64_t position = 0; position < 20; ++position) {
+      const int32_t id = sample_token({logits.data(), 700, params, {}, {}, 2, position, banned, mask}, scratch).id;
+      EXPECT_TRUE(id == 90 || id == 699) << id;
+    }
+    params.logit_bias = {{90, 100.0f}, {300, 50.0f}};
+    EXPECT_EQ(sample_token({logits.data(), 700, params, {}, {}, 2, 9, banned, mask}, scratch).id, 90);
+    const std::vector<int32_t> all = {5, 90, 699};
+    const SampleResult none = sample_token({logits.data(), 700, params, {}, {}, 2, 9, all, mask}, scratch);
+    EXPECT_TRUE(none.nothing_left);
+    EXPECT_FALSE(none.non_finite);
+    params.allowed_token_ids.clear();
+    params.logit_bias.clear();
+    EXPECT_EQ(sample_token({logits.data(), 700, params, {}, {}, 2, 9}, scratch).id, plain);
+  }
+}
+
+TEST(ScoreToken, GivesTheLogprobsThatSamplingTells) {
+  SampleScratch scratch;
+  const std::vector<float> logits = model_logits(1000, 4);
+  SamplingParams params = with({{&SamplingParams::temperature, 1.0f}}, 0);
+  params.logprobs = 7;
+  const SampleResult sampled = sample_token({logits.data(), 1000, params, {}, {}, 8, 0}, scratch);
+  const SampleResult scored = score_token(logits.data(), 1000, sampled.id, 7, scratch);
+  EXPECT_EQ(scored.logprob, sampled.logprob);
+  ASSERT_EQ(scored.top_logprobs.size(), 7u);
+  for (size_t i = 0; i < 7; ++i) EXPECT_EQ(scored.top_logprobs[i].id, sampled.top_logprobs[i].id);
+  std::vector<float> broken = logits;
+  broken[3] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(score_token(broken.data(), 1000, 1, 7, scratch).non_finite);
+}
+
 TEST(SampleToken, LogprobsAreOfTheRawLogits) {
   SampleScratch scratch;
   const std::vector<float> logits = model_logits(1000, 4, true);
