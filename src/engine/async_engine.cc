@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
@@ -23,6 +24,11 @@ struct AsyncEngine::Impl {
   mutable std::mutex wanting_mutex;
   std::unordered_map<RequestId, OnOutput> callbacks;  // of requests that go on
   std::deque<RequestOutput> ended_outside;            // aborts, to be told on the engine's thread
+  // Apart from `mutex`, which a busy engine holds nearly always: whoever waits for an end must not wait for a pause
+  // too.
+  mutable std::mutex live_mutex;
+  mutable std::condition_variable ended;
+  std::unordered_set<RequestId> live;  // whose last callback has not returned
   bool stopping = false;
   std::thread thread;
 
@@ -53,8 +59,11 @@ struct AsyncEngine::Impl {
       log_warn("the callback of request {} threw: {}", output.id, error.what());
     }
     lock.lock();
-    if (is_last) callbacks.erase(output.id);
-    changed.notify_all();
+    if (!is_last) return;
+    callbacks.erase(output.id);
+    const std::lock_guard guard(live_mutex);
+    live.erase(output.id);
+    ended.notify_all();
   }
 
   void run() {
@@ -100,6 +109,10 @@ RequestId AsyncEngine::add_request(Request request, OnOutput on_output) {
   const auto lock = impl_->enter();
   const RequestId id = impl_->engine->add_request(std::move(request));
   impl_->callbacks.emplace(id, std::move(on_output));
+  {
+    const std::lock_guard guard(impl_->live_mutex);
+    impl_->live.insert(id);
+  }
   impl_->changed.notify_all();
   return id;
 }
@@ -116,8 +129,8 @@ void AsyncEngine::abort(RequestId id) {
 }
 
 void AsyncEngine::wait(RequestId id) {
-  auto lock = impl_->enter();
-  impl_->changed.wait(lock, [&] { return !impl_->callbacks.contains(id); });
+  std::unique_lock lock(impl_->live_mutex);
+  impl_->ended.wait(lock, [&] { return !impl_->live.contains(id); });
 }
 
 void AsyncEngine::with_engine(const std::function<void(Engine& engine)>& work) {
