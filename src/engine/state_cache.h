@@ -267,7 +267,7 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   uint64_t times_freed_ = 0;
   int64_t request_slots_ = 0;  // slots given to requests
   double token_cost_us_ = 1000.0;
-  bool told_of_parking_ = false;  // that a file could not be written or read
+  bool told_of_parking_ = false;             // that a file could not be written or read
   std::optional<int64_t> export_alignment_;  // of states inside a chunk; none: a chunk ends where a state is kept
   mutable std::vector<int64_t> positions_;   // scratch
   std::vector<Sequence*> prefilling_;        // of requests, that began and have not reached their prompts' ends
