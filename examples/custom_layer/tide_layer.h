@@ -61,8 +61,6 @@ class TideLayer : public coluber::MambaBase {
   std::vector<coluber::DType> get_state_dtype() const override;
   coluber::MambaAttentionBackendEnum mamba_type() const override { return coluber::MambaAttentionBackendEnum::kCustom; }
   std::string_view custom_backend() const noexcept override { return "tide"; }
-  // A state can be handed out after any token.
-  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
 
   void forward(const coluber::ForwardBatch& batch, const float* x, float* y) const;  // [T, D] both
 
