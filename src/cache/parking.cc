@@ -17,14 +17,15 @@ namespace coluber {
 std::shared_ptr<ParkedSequence> ParkedSequence::park(HostBuffers& buffers, Device& device, const PagePool& slots,
                                                      int32_t slot, const PagePool* pages, std::span<const int32_t> ids,
                                                      const StateTag& tag) {
+  COLUBER_CHECK(pages != nullptr || ids.empty(), "{} pages of no pool", ids.size());
   const int64_t page_bytes = pages != nullptr ? pages->page_bytes() : 0;
   const int64_t bytes = slots.page_bytes() + std::ssize(ids) * page_bytes;
   HostBuffers::Buffer memory = buffers.take(bytes);
   if (memory.data() == nullptr) return nullptr;
   device.copy(memory.data(), slots.page(slot), slots.page_bytes());
   std::byte* to = memory.data() + slots.page_bytes();
-  for (const int32_t id : ids) {
-    device.copy(to, pages->page(id), page_bytes);
+  for (size_t i = 0; pages != nullptr && i < ids.size(); ++i) {
+    device.copy(to, pages->page(ids[i]), page_bytes);
     to += page_bytes;
   }
   device.synchronize();
