@@ -95,6 +95,8 @@ class Choices(BatchTest):
                                              {"id": 2, "prompt_ids": PROMPT, "max_tokens": 0}])
         scored = results["1"]["prompt_logprobs"]["content"]
         self.assertEqual(len(scored), len(PROMPT))
+        self.assertIsNone(scored[0]["logprob"])
+        self.assertTrue(all(one["logprob"] < 0 for one in scored[1:]))
         self.assertTrue(all(len(one["top_logprobs"]) == 2 for one in scored[1:]))
         self.assertEqual(results["1"]["outputs"][0]["ids"], [])
         self.assertIn("max_tokens", results["2"]["error"]["message"])

@@ -97,6 +97,8 @@ class CacheSim(CliTest):
         self.fails(USAGE, "cache-sim", "--synthetic", "luck", says=["chat", "luck"])
         self.fails(USAGE, "cache-sim", "x.jsonl", "--rate", "3", says="--rate")
         self.fails(USAGE, "cache-sim", "--synthetic", "chat", "--verify-states", says="--verify-states")
+        self.fails(USAGE, "cache-sim", "--synthetic", "chat", "--parking-dir", ".", says="--parking-dir")
+        self.fails(USAGE, "cache-sim", "--synthetic", "chat", "--report-other-salts", says="--report-other-salts")
         self.fails(3, "cache-sim", self.folder / "nowhere.jsonl", says="nowhere")
         for line, says in (("nonsense", "line 1"), ("[]", "object"), ('{"tokens": -1}', "tokens"), ('{"arrival_s": 1}', "prompt"),
                            ('{"prompt_ids": [1, "a"]}', "prompt_ids"), ('{"tokens": 5, "prefix": [["a"]]}', "prefix"), ('{"prompt_ids": []}', "no tokens")):

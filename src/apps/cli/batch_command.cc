@@ -49,15 +49,18 @@ void declare(Arguments& arguments, BatchOptions& options) {
                     "many at once, and what came of it");
   arguments.example("echo '{\"id\":1,\"prompt\":\"Once upon a time\"}' | coluber batch --input - --output -",
                     "in a pipe");
+  arguments.example(
+      "echo '{\"id\":1,\"prompt\":\"Once upon\",\"n\":2,\"beam_width\":4}' | coluber batch --input - --output -",
+      "the two likeliest of four beams");
   arguments.footnote(
       "A line of the input: {\"id\", \"prompt\" or \"prompt_ids\" or \"messages\"} and, where they differ from the "
       "flags, every sampling parameter under its flag's name (\"max_tokens\", \"temperature\", \"seed\", \"stop\", "
       "...), "
       "\"priority\" (lower comes first), \"cache_salt\" (prompts of different salts share no cache), \"arrival_s\" "
       "(not "
-      "before so many seconds), \"cancel_after_tokens\". docs/batch.md tells all of them. \"prompt\" is gone on from "
-      "as "
-      "it is; \"messages\" go through the chat template.");
+      "before so many seconds), \"cancel_after_tokens\", \"n\" and \"best_of\", \"beam_width\", \"session\" (a file of "
+      "'coluber run --session' to go on with), \"prompt_logprobs\", \"logit_bias\". docs/batch.md tells all of them. "
+      "\"prompt\" is gone on from as it is; \"messages\" go through the chat template.");
   arguments.footnote(
       "A line that is wrong gives a result with an \"error\" and stops no other. Ctrl-C leaves a file that the same "
       "command goes on with.");

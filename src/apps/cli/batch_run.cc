@@ -183,7 +183,7 @@ Json BatchRun::result_json(const Active& active) const {
   result.set("id", active.request.id);
   result.set("outputs", std::move(outputs));
   if (active.request.sampling.prompt_logprobs)
-    result.set("prompt_logprobs", openai_logprobs(tokenizer_, active.prompt_logprobs));
+    result.set("prompt_logprobs", openai_prompt_logprobs(tokenizer_, active.prompt_logprobs));
   result.set("usage", Json::Object{{"prompt_tokens", active.prompt_tokens},
                                    {"completion_tokens", active.completion_tokens},
                                    {"cached_tokens", active.last.cached_tokens}});

@@ -89,6 +89,9 @@ void declare(Arguments& arguments, SimOptions& options) {
   arguments.example("coluber cache-sim --synthetic mixed --compare",
                     "what each mode computes again, in memory for a tenth of the requests");
   arguments.footnote(
+      "Without --kv-cache-memory-bytes the cache has 8GiB; of --synthetic mixed a tenth of what all its requests "
+      "need.");
+  arguments.footnote(
       "The scheduler, the prefix cache and the pools are the engine's own; only the model computes nothing, and the "
       "clock "
       "goes by the cost model: a step takes step + prefill x prompt tokens + decode x sequences + context x tokens "
@@ -132,6 +135,16 @@ EngineOptions engine_options_of(const SimOptions& options, const SimModel& model
   if (engine.verify_states) {
     throw Error(ErrorCode::kInvalidArgument,
                 "cache-sim: --verify-states has no meaning here, for there are no states; leave it out");
+  }
+  if (!engine.parking_dir.empty()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "cache-sim: --parking-dir has no meaning here, for nothing is written; leave it out, and give what may be "
+        "parked as --parking-memory-bytes");
+  }
+  if (engine.report_other_salts) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "cache-sim: --report-other-salts changes nothing here, for other salts are always told; leave it out");
   }
   return engine;
 }

@@ -167,7 +167,7 @@ void SamplingFlags::declare(Arguments& arguments, int64_t default_max_tokens) {
       "-n,--max-tokens", &max_tokens_, {1, kMaxTokens},
       fmt::format("most tokens to generate; without it the model's max_new_tokens, else {}", default_max_tokens));
   arguments.number("--temperature", &temperature_, {0.0, 1e4}, "0 always takes the likeliest token");
-  arguments.integer("--top-k", &top_k_, {-1, kMaxTokens}, "sample among the K likeliest tokens; 0 or -1: all");
+  arguments.integer("--top-k", &top_k_, {-1, kMaxTokens}, "sample among the N likeliest tokens; 0 or -1: all");
   arguments.number("--top-p", &top_p_, {0.0, 1.0},
                    "sample among the likeliest tokens that together reach this probability");
   arguments.number("--min-p", &min_p_, {0.0, 1.0},
@@ -183,7 +183,7 @@ void SamplingFlags::declare(Arguments& arguments, int64_t default_max_tokens) {
   arguments.integer("--min-tokens", &min_tokens_, {0, kMaxTokens}, "tokens to generate before an end is allowed");
   arguments.flag("--no-skip-special-tokens", &keep_special_, "show special tokens in the text");
   arguments.integer("--logprobs", &logprobs_, {0, 1 << 20},
-                    "log-probabilities of the K likeliest tokens at each place");
+                    "log-probabilities of the N likeliest tokens at each place");
 }
 
 SamplingParams SamplingFlags::apply(SamplingParams params, int64_t vocab_size) const {

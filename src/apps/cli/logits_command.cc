@@ -53,7 +53,7 @@ void declare(Arguments& arguments, LogitsOptions& options) {
                     "tokens of one engine step, 1: every token by the decode path; 0: as --max-num-batched-tokens");
   arguments.flag("--hidden", &options.hidden, "add hidden.0, hidden.1, ... [T, D]");
   arguments.flag("--states", &options.states,
-                 "add the states after the ids: state.I.conv (the K-1 columns that are kept), state.I.recurrent, "
+                 "add the states after the ids: state.I.conv (the W-1 columns that are kept), state.I.recurrent, "
                  "state.I.key, state.I.value, and what other kinds of layers keep");
   arguments.integer("--greedy", &options.greedy, {0, int64_t{1} << 31},
                     "add greedy [N]: tokens that follow, one a step, past end tokens");

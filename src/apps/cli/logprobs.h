@@ -17,4 +17,7 @@ namespace coluber::cli {
 // U+FFFD for such parts. Without a tokenizer (null) a token is "token_id:17" and its bytes are null.
 Json openai_logprobs(const Tokenizer* tokenizer, std::span<const TokenOutput> tokens);
 
+// Those of a whole prompt: null for its first token, which nothing comes before.
+Json openai_prompt_logprobs(const Tokenizer* tokenizer, std::span<const TokenOutput> tokens);
+
 }  // namespace coluber::cli

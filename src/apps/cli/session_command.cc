@@ -214,7 +214,7 @@ int import_session(const std::vector<std::string>& args) {
 }
 
 constexpr std::string_view kUsage =
-    "usage: coluber session COMMAND\n\nFiles that 'coluber run --session FILE' goes on with.\n\nCommands:\n"
+    "Usage: coluber session COMMAND\n\nFiles that 'coluber run --session FILE' goes on with.\n\nCommands:\n"
     "  show        what a session file holds\n"
     "  export      write it in another layout, or shared out to ranks\n"
     "  import      make one session of the ranks' shares\n\n"
