@@ -3,8 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <cstdint>
-
 namespace coluber {
 
 std::string printable(std::string_view text) {
@@ -23,24 +21,6 @@ std::string printable(std::string_view text) {
     }
   }
   return out;
-}
-
-bool is_utf8(std::string_view text) noexcept {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i++]);
-    if (lead < 0x80) continue;
-    const int more = lead >= 0xC2 && lead < 0xE0 ? 1 : (lead & 0xF0) == 0xE0 ? 2 : lead >= 0xF0 && lead < 0xF5 ? 3 : 0;
-    if (more == 0 || text.size() - i < static_cast<size_t>(more)) return false;
-    uint32_t point = lead & (0x3FU >> more);
-    for (int k = 0; k < more; ++k) {
-      const auto byte = static_cast<unsigned char>(text[i++]);
-      if ((byte & 0xC0) != 0x80) return false;
-      point = point << 6 | (byte & 0x3FU);
-    }
-    constexpr uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
-    if (point < kLeast[more] || point > 0x10FFFF || (point >= 0xD800 && point < 0xE000)) return false;
-  }
-  return true;
 }
 
 }  // namespace coluber

@@ -11,7 +11,5 @@ namespace coluber {
 
 // Control characters as \x1b, those of two bytes in UTF-8 too; line ends and tabs stay.
 std::string printable(std::string_view text);
-// Whether all of it is UTF-8: no byte out of place, nothing spelled longer than it is, no surrogates.
-bool is_utf8(std::string_view text) noexcept;
 
 }  // namespace coluber

@@ -9,6 +9,7 @@
 #include "base/block_type.h"
 #include "base/error.h"
 #include "base/printable.h"
+#include "base/utf8.h"
 #include "kernels/quant/block_types.h"
 
 namespace coluber {
@@ -177,7 +178,7 @@ GgufValue read_value(Reader& reader) {
 GgufTensor read_tensor(Reader& reader) {
   GgufTensor tensor;
   tensor.name = std::string(reader.text("a tensor's name"));
-  if (!is_utf8(tensor.name)) reader.fail("the name of a tensor is not UTF-8");
+  if (!is_valid_utf8(tensor.name)) reader.fail("the name of a tensor is not UTF-8");
   const auto rank = reader.read<uint32_t>("a tensor's rank");
   if (rank < 1 || rank > 4) reader.fail(fmt::format("tensor '{}' of rank {}; expected 1 to 4", tensor.name, rank));
   int64_t sizes[4] = {}, count = 1;

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "apps/server/json_fields.h"
-#include "text/tokenizer/tokenizer.h"
+#include "base/utf8.h"
 
 namespace coluber::server {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "base/utf8.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace coluber {

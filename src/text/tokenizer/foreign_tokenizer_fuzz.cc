@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/tokenizer/stored_vocabulary.h"
 #include "text/tokenizer/tokenizer.h"
 

@@ -93,6 +93,4 @@ class DetokenizeStream {
   std::unique_ptr<DecodeStream> stream_;
 };
 
-bool is_valid_utf8(std::string_view text) noexcept;
-
 }  // namespace coluber

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace {

@@ -11,6 +11,8 @@
 #include <random>
 #include <thread>
 
+#include "base/utf8.h"
+
 namespace coluber {
 namespace {
 

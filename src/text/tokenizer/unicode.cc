@@ -7,7 +7,6 @@
 #include <cstring>
 #include <iterator>
 
-#include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/unicode_tables.h"
 
 namespace coluber {
@@ -24,38 +23,6 @@ const Range* find_range(const Range (&table)[kCount], uint32_t code_point) noexc
   if (found == std::begin(table)) return nullptr;
   --found;
   return code_point <= found->last ? found : nullptr;
-}
-
-// The length of the valid character at `text[0]`, or 0; `broken` is then the length of the part to replace, and `cut`
-// tells that more bytes could have made it valid.
-size_t check_character(std::string_view text, size_t& broken, bool& cut) noexcept {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  broken = 1;
-  cut = false;
-  if (first < 0x80) return 1;
-  if (first < 0xC2 || first > 0xF4) return 0;
-  const size_t length = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-  for (size_t i = 1; i < length; ++i) {
-    if (i >= text.size()) {
-      broken = i;
-      cut = true;
-      return 0;
-    }
-    unsigned char low = 0x80;
-    unsigned char high = 0xBF;
-    if (i == 1) {
-      if (first == 0xE0) low = 0xA0;
-      if (first == 0xED) high = 0x9F;
-      if (first == 0xF0) low = 0x90;
-      if (first == 0xF4) high = 0x8F;
-    }
-    if (byte(i) < low || byte(i) > high) {
-      broken = i;
-      return 0;
-    }
-  }
-  return length;
 }
 
 bool is_new_since_14(uint32_t code_point) noexcept { return find_range(kCategoriesSince14, code_point) != nullptr; }
@@ -133,37 +100,6 @@ void append_utf8(std::string& out, uint32_t code_point) {
   out.push_back(static_cast<char>(0x80 | (code_point & 0x3F)));
 }
 
-bool is_ascii(std::string_view text) noexcept {
-  size_t i = 0;
-  for (; i + 8 <= text.size(); i += 8) {
-    uint64_t word;
-    std::memcpy(&word, text.data() + i, 8);
-    if (word & 0x8080808080808080u) return false;
-  }
-  for (; i < text.size(); ++i) {
-    if (static_cast<unsigned char>(text[i]) >= 0x80) return false;
-  }
-  return true;
-}
-
-size_t valid_utf8_prefix(std::string_view text) noexcept {
-  size_t at = 0;
-  while (at < text.size()) {
-    if (at + 8 <= text.size() && is_ascii(text.substr(at, 8))) {
-      at += 8;
-      continue;
-    }
-    size_t broken;
-    bool cut;
-    const size_t length = check_character(text.substr(at), broken, cut);
-    if (length == 0) break;
-    at += length;
-  }
-  return at;
-}
-
-bool is_valid_utf8(std::string_view text) noexcept { return valid_utf8_prefix(text) == text.size(); }
-
 std::string sanitize_utf8(std::string_view text, bool final, std::string* rest) {
   std::string out;
   while (true) {
@@ -173,7 +109,7 @@ std::string sanitize_utf8(std::string_view text, bool final, std::string* rest) 
     if (text.empty()) break;
     size_t broken;
     bool cut;
-    check_character(text, broken, cut);
+    check_utf8_character(text, broken, cut);
     if (cut && !final) break;
     append_utf8(out, 0xFFFD);
     text.remove_prefix(broken);

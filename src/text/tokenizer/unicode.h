@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/utf8.h"
+
 namespace coluber {
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
@@ -41,9 +43,6 @@ inline uint32_t next_code_point(const char*& at) noexcept {
 }
 
 void append_utf8(std::string& out, uint32_t code_point);
-bool is_ascii(std::string_view text) noexcept;
-// Length of the longest prefix that is valid UTF-8; a character cut off by the end is not part of it.
-size_t valid_utf8_prefix(std::string_view text) noexcept;
 // Replaces every maximal broken part by U+FFFD. With `final` false a character that the end cuts off is left in `rest`.
 std::string sanitize_utf8(std::string_view text, bool final = true, std::string* rest = nullptr);
 
