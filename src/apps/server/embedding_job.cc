@@ -7,12 +7,9 @@
 #include <utility>
 
 #include "apps/server/json_fields.h"
-#include "base/log.h"
 
 namespace coluber::server {
 namespace {
-
-constexpr int kClientGone = 499;
 
 // The first `dimensions` values, made a vector of length one.
 std::vector<float> shortened(std::vector<float> values, int64_t dimensions) {
@@ -41,19 +38,6 @@ std::string base64_of(const std::vector<float>& values) {
 
 }  // namespace
 
-EmbeddingJob::EmbeddingJob(Serving& serving, std::shared_ptr<HttpStream> stream, HttpHeaders headers, OnDone on_done)
-    : serving_(serving), stream_(std::move(stream)), headers_(std::move(headers)), on_done_(std::move(on_done)) {}
-
-void EmbeddingJob::begin(std::string body) {
-  stream_->on_close([self = shared_from_this()] {
-    if (self->done_) return;
-    self->cancelled_ = true;
-    self->abort_requests();
-    self->finish(kClientGone);
-  });
-  serving_.workers.push([self = shared_from_this(), body = std::move(body)] { self->prepare(body); });
-}
-
 Result<EmbeddingJob::Wanted> EmbeddingJob::parse(const std::string& body) const {
   const Result<Json> json = parse_body(body);
   if (!json) return tl::unexpected(json.error());
@@ -81,48 +65,33 @@ Result<EmbeddingJob::Wanted> EmbeddingJob::parse(const std::string& body) const 
   return wanted;
 }
 
-void EmbeddingJob::prepare(const std::string& body) {
-  if (cancelled_) return;
-  Failure failure;
-  try {
-    Result<Wanted> parsed = parse(body);
-    if (parsed) return submit(std::make_shared<Wanted>(std::move(*parsed)));
-    failure = std::move(parsed.error());
-  } catch (const Error& error) {
-    failure = {error.code(), error.what(), {}};
-  } catch (const std::exception& error) {
-    log_warn("a request could not be prepared: {}", error.what());
-    failure = {ErrorCode::kInternal, "internal error", {}};
-  }
-  serving_.http.post([self = shared_from_this(), error = api_error(failure)] { self->end_with(error); });
+std::optional<Failure> EmbeddingJob::accept(const std::string& body) {
+  Result<Wanted> parsed = parse(body);
+  if (!parsed) return std::move(parsed.error());
+  const auto wanted = std::make_shared<Wanted>(std::move(*parsed));
+  std::vector<RequestId> ids = add_all(wanted->inputs.size(), [&](size_t input) { return add(*wanted, input); });
+  serving_.http.post([job = self<EmbeddingJob>(), wanted, ids = std::move(ids)] { job->started(wanted, ids); });
+  return std::nullopt;
 }
 
-void EmbeddingJob::submit(std::shared_ptr<Wanted> wanted) {
-  std::vector<RequestId> ids;
-  try {
-    for (size_t input = 0; input < wanted->inputs.size() && !cancelled_; ++input) {
-      Request request;
-      request.prompt_ids = wanted->inputs[input];
-      request.pooling = wanted->pooling;
-      request.priority = wanted->priority;
-      request.cache_salt = wanted->cache_salt;
-      ids.push_back(serving_.engine.add_request(
-          std::move(request), [self = shared_from_this(), input](const RequestOutput& output) {
-            self->serving_.http.post([self, input, output] { self->take(input, output); });
-          }));
-    }
-  } catch (...) {
-    for (const RequestId id : ids) serving_.engine.abort(id);
-    throw;
-  }
-  serving_.http.post([self = shared_from_this(), wanted, ids = std::move(ids)] {
-    self->ids_ = ids;
-    if (self->done_) return self->abort_requests();
-    self->wanted_ = wanted;
-    self->embeddings_.resize(wanted->inputs.size());
-    const auto early = std::exchange(self->early_, {});
-    for (const auto& [input, output] : early) self->take(input, output);
-  });
+RequestId EmbeddingJob::add(const Wanted& wanted, size_t input) {
+  Request request;
+  request.prompt_ids = wanted.inputs[input];
+  request.pooling = wanted.pooling;
+  request.priority = wanted.priority;
+  request.cache_salt = wanted.cache_salt;
+  return serving_.engine.add_request(std::move(request),
+                                     [job = self<EmbeddingJob>(), input](const RequestOutput& output) {
+                                       job->serving_.http.post([job, input, output] { job->take(input, output); });
+                                     });
+}
+
+void EmbeddingJob::started(std::shared_ptr<const Wanted> wanted, std::vector<RequestId> ids) {
+  if (!take_ids(std::move(ids))) return;
+  wanted_ = std::move(wanted);
+  embeddings_.resize(wanted_->inputs.size());
+  const auto early = std::exchange(early_, {});
+  for (const auto& [input, output] : early) take(input, output);
 }
 
 void EmbeddingJob::take(size_t input, RequestOutput output) {
@@ -131,11 +100,7 @@ void EmbeddingJob::take(size_t input, RequestOutput output) {
     early_.emplace_back(input, std::move(output));
     return;
   }
-  if (output.finish_reason == FinishReason::kError)
-    return end_with(api_error(Failure{output.error_code, output.error, {}}));
-  if (output.finish_reason == FinishReason::kAbort)
-    return end_with(api_error(503, "the request was stopped by the server", "cancelled"));
-  if (output.finish_reason == FinishReason::kNone) return;
+  if (failed(output) || output.finish_reason == FinishReason::kNone) return;
   embeddings_[input] = std::move(output.embedding);
   if (++ended_ == wanted_->inputs.size()) complete();
 }
@@ -153,39 +118,12 @@ void EmbeddingJob::complete() {
                                 {"embedding", wanted_->base64 ? Json(base64_of(values)) : Json(std::move(numbers))}});
     tokens += std::ssize(wanted_->inputs[i]);
   }
-  HttpHeaders headers = headers_;
-  headers.emplace_back("Content-Type", "application/json");
   const Json answer(Json::Object{{"object", "list"},
                                  {"data", std::move(data)},
                                  {"model", serving_.facts.served_names.front()},
                                  {"usage", Json::Object{{"prompt_tokens", tokens}, {"total_tokens", tokens}}}});
-  stream_->respond(200, headers, answer.dump());
+  respond(200, answer);
   finish(200);
-}
-
-void EmbeddingJob::end_with(const ApiError& error) {
-  if (done_) return;
-  cancelled_ = true;
-  abort_requests();
-  HttpHeaders headers = headers_;
-  headers.emplace_back("Content-Type", "application/json");
-  stream_->respond(error.status, headers, error.json().dump());
-  finish(error.status);
-}
-
-void EmbeddingJob::abort_requests() {
-  if (ids_.empty()) return;
-  serving_.workers.push_urgent([&engine = serving_.engine, ids = std::move(ids_)] {
-    for (const RequestId id : ids) engine.abort(id);
-  });
-  ids_.clear();
-}
-
-void EmbeddingJob::finish(int status) {
-  done_ = true;
-  early_.clear();
-  stream_->on_close(nullptr);
-  if (const OnDone done = std::move(on_done_)) done(status);
 }
 
 }  // namespace coluber::server

@@ -4,56 +4,34 @@
 #include <algorithm>
 #include <ctime>
 
-#include "base/log.h"
-
 namespace coluber::server {
 namespace {
 
 // Bytes on their way to a client beyond which its chunks are gathered instead of written.
 constexpr size_t kHighWater = 64 << 10;
-constexpr int kClientGone = 499;  // as nginx logs it; nobody reads it
 
 void append(std::vector<TokenOutput>& to, std::vector<TokenOutput>& from) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
-}
-
-Failure failure_of(const std::exception& thrown) {
-  if (const auto* error = dynamic_cast<const Error*>(&thrown)) return {error->code(), error->what(), {}};
-  return {ErrorCode::kInternal, "internal error", {}};
 }
 
 }  // namespace
 
 GenerationJob::GenerationJob(Serving& serving, std::shared_ptr<HttpStream> stream, bool chat, std::string id,
                              HttpHeaders headers, OnDone on_done)
-    : serving_(serving),
-      stream_(std::move(stream)),
+    : Job(serving, std::move(stream), std::move(headers), std::move(on_done)),
       chat_(chat),
       head_{(chat ? "chatcmpl-" : "cmpl-") + id, static_cast<int64_t>(std::time(nullptr)),
-            serving.facts.served_names.front(), serving.tokenizer},
-      headers_(std::move(headers)),
-      on_done_(std::move(on_done)) {}
+            serving.facts.served_names.front(), serving.tokenizer} {}
 
 // ---- going in --------------------------------------------------------------------------------------------------
 
-void GenerationJob::begin(std::string body) {
-  stream_->on_close([self = shared_from_this()] { self->cancel(); });
-  stream_->on_drain([self = shared_from_this()] { self->pump(); });
-  serving_.workers.push([self = shared_from_this(), body = std::move(body)] { self->prepare(body); });
-}
-
-void GenerationJob::prepare(const std::string& body) {
-  if (cancelled_) return;
-  Failure failure;
-  try {
-    Result<CompletionRequest> parsed = parse_completion(body, chat_, serving_.facts, serving_.engine.engine());
-    if (parsed) return submit(std::make_shared<CompletionRequest>(std::move(*parsed)));
-    failure = std::move(parsed.error());
-  } catch (const std::exception& thrown) {
-    failure = failure_of(thrown);
-    if (failure.code == ErrorCode::kInternal) log_warn("a request could not be prepared: {}", thrown.what());
-  }
-  serving_.http.post([self = shared_from_this(), error = api_error(failure)] { self->end_with(error); });
+std::optional<Failure> GenerationJob::accept(const std::string& body) {
+  Result<CompletionRequest> parsed = parse_completion(body, chat_, serving_.facts, serving_.engine.engine());
+  if (!parsed) return std::move(parsed.error());
+  const auto request = std::make_shared<CompletionRequest>(std::move(*parsed));
+  std::vector<RequestId> ids = add_all(request->prompts.size(), [&](size_t prompt) { return add(*request, prompt); });
+  serving_.http.post([job = self<GenerationJob>(), request, ids = std::move(ids)] { job->started(request, ids); });
+  return std::nullopt;
 }
 
 Request GenerationJob::engine_request(const CompletionRequest& request, size_t prompt) const {
@@ -75,8 +53,8 @@ RequestId GenerationJob::add(const CompletionRequest& request, size_t prompt) {
   Request made = engine_request(request, prompt);
   for (;;) {
     try {
-      return serving_.engine.add_request(made, [self = shared_from_this(), prompt](const RequestOutput& output) {
-        self->serving_.http.post([self, prompt, output] { self->take(prompt, output); });
+      return serving_.engine.add_request(made, [job = self<GenerationJob>(), prompt](const RequestOutput& output) {
+        job->serving_.http.post([job, prompt, output] { job->take(prompt, output); });
       });
     } catch (const Error& error) {
       const bool too_long = error.code() == ErrorCode::kResourceExhausted && request.open_ended;
@@ -86,21 +64,8 @@ RequestId GenerationJob::add(const CompletionRequest& request, size_t prompt) {
   }
 }
 
-void GenerationJob::submit(std::shared_ptr<CompletionRequest> request) {
-  std::vector<RequestId> ids;
-  try {
-    for (size_t prompt = 0; prompt < request->prompts.size() && !cancelled_; ++prompt)
-      ids.push_back(add(*request, prompt));
-  } catch (...) {
-    for (const RequestId id : ids) serving_.engine.abort(id);
-    throw;
-  }
-  serving_.http.post([self = shared_from_this(), request, ids = std::move(ids)] { self->started(request, ids); });
-}
-
 void GenerationJob::started(std::shared_ptr<CompletionRequest> request, std::vector<RequestId> ids) {
-  ids_ = std::move(ids);
-  if (done_) return abort_requests();
+  if (!take_ids(std::move(ids))) return;
   prompts_.resize(request->prompts.size());
   prompt_logprobs_.resize(request->prompts.size());
   for (size_t i = 0; i < prompts_.size(); ++i) prompts_[i].prompt_tokens = std::ssize(request->prompts[i]);
@@ -169,10 +134,7 @@ void GenerationJob::count(size_t prompt, const RequestOutput& output) {
 }
 
 void GenerationJob::handle(size_t prompt, RequestOutput& output) {
-  if (output.finish_reason == FinishReason::kError)
-    return end_with(api_error(Failure{output.error_code, output.error, {}}));
-  if (output.finish_reason == FinishReason::kAbort)
-    return end_with(api_error(503, "the request was stopped by the server", "cancelled"));
+  if (failed(output)) return;
   count(prompt, output);
   const size_t index = prompt * static_cast<size_t>(request_->n) + static_cast<size_t>(output.index);
   if (index >= choices_.size()) return end_with(api_error(500, "internal error", "internal"));
@@ -216,8 +178,6 @@ void GenerationJob::send_chunk(Choice& choice, RequestOutput& output) {
   send_event(chunk);
 }
 
-void GenerationJob::send_event(const Json& json) { stream_->write("data: " + json.dump() + "\n\n"); }
-
 Usage GenerationJob::usage() const {
   Usage all;
   for (const Usage& prompt : prompts_) {
@@ -234,64 +194,19 @@ void GenerationJob::complete() {
   const Usage all = usage();
   if (request_->stream) {
     if (request_->include_usage) send_event(usage_chunk(head_, *request_, all));
-    stream_->write("data: [DONE]\n\n");
-    stream_->end();
+    end_events();
   } else {
-    HttpHeaders headers = headers_;
-    headers.emplace_back("Content-Type", "application/json");
-    stream_->respond(200, headers, whole_answer(head_, *request_, choices_, all).dump());
+    respond(200, whole_answer(head_, *request_, choices_, all));
   }
   const FinishReason reason = choices_.empty() ? FinishReason::kStop : choices_.front().finish_reason;
   serving_.metrics.ended(reason, seconds(), all.prompt_tokens, all.completion_tokens);
   finish(200);
 }
 
-// ---- ending early ----------------------------------------------------------------------------------------------
-
-void GenerationJob::end_with(const ApiError& error) {
-  if (done_) return;
-  cancelled_ = true;
-  abort_requests();
-  if (stream_->started()) {
-    send_event(error.json());
-    stream_->write("data: [DONE]\n\n");
-    stream_->end();
-  } else {
-    HttpHeaders headers = headers_;
-    headers.emplace_back("Content-Type", "application/json");
-    if (error.status == 429 || error.status == 503) headers.emplace_back("Retry-After", "1");
-    stream_->respond(error.status, headers, error.json().dump());
-  }
+void GenerationJob::ending(FinishReason reason) {
+  if (reason == FinishReason::kError && !request_) return;
   const Usage all = usage();
-  if (request_) serving_.metrics.ended(FinishReason::kError, seconds(), all.prompt_tokens, all.completion_tokens);
-  finish(error.status);
-}
-
-void GenerationJob::cancel() {
-  if (done_) return;
-  cancelled_ = true;
-  abort_requests();
-  const Usage all = usage();
-  serving_.metrics.ended(FinishReason::kAbort, seconds(), all.prompt_tokens, all.completion_tokens);
-  finish(kClientGone);
-}
-
-void GenerationJob::abort_requests() {
-  if (ids_.empty()) return;
-  // The engine's lock may be held for a whole step.
-  serving_.workers.push_urgent([&engine = serving_.engine, ids = std::move(ids_)] {
-    for (const RequestId id : ids) engine.abort(id);
-  });
-  ids_.clear();
-}
-
-void GenerationJob::finish(int status) {
-  done_ = true;
-  pending_.clear();
-  // The stream holds callbacks that hold this job.
-  stream_->on_close(nullptr);
-  stream_->on_drain(nullptr);
-  if (const OnDone done = std::move(on_done_)) done(status);
+  serving_.metrics.ended(reason, seconds(), all.prompt_tokens, all.completion_tokens);
 }
 
 }  // namespace coluber::server

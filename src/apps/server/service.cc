@@ -7,6 +7,7 @@
 #include <random>
 
 #include "apps/server/embedding_job.h"
+#include "apps/server/generation_job.h"
 #include "apps/server/json_fields.h"
 #include "base/log.h"
 
@@ -213,21 +214,30 @@ void Service::ended(Call& call, int status) {
   stop_if_idle();
 }
 
-void Service::answer_later(const std::shared_ptr<Call>& call, std::function<Result<std::string>(Call&)> work,
-                           std::string_view type) {
+void Service::answer_with_tokenizer(const std::shared_ptr<Call>& call,
+                                    std::function<Result<std::string>(JsonFields& fields)> work) {
   if (!take_place(*call)) return;
-  workers_->push([this, call, work = std::move(work), type] {
+  workers_->push([this, call, work = std::move(work)] {
     Result<std::string> made = fail(ErrorCode::kInternal, "internal error");
     try {
-      made = work(*call);
+      const Result<Json> body = parse_body(call->request.body);
+      if (tokenizer_ == nullptr) {
+        made = tl::unexpected(missing_tokenizer());
+      } else if (!body) {
+        made = tl::unexpected(body.error());
+      } else {
+        JsonFields fields(*body);
+        check_model(fields, facts_);
+        made = work(fields);
+      }
     } catch (const Error& error) {
       made = fail(error.code(), "{}", error.what());
     } catch (const std::exception& error) {
       log_warn("a request failed: {}", error.what());
     }
-    http_->post([this, call, made = std::move(made), type] {
+    http_->post([this, call, made = std::move(made)] {
       if (made) {
-        answer(*call, 200, *made, type);
+        answer(*call, 200, *made);
       } else {
         answer_error(*call, api_error(made.error()));
       }
@@ -310,12 +320,7 @@ void Service::get_metrics(const std::shared_ptr<Call>& call) {
 }
 
 void Service::post_tokenize(const std::shared_ptr<Call>& call) {
-  answer_later(call, [this](Call& work) -> Result<std::string> {
-    if (tokenizer_ == nullptr) return tl::unexpected(missing_tokenizer());
-    Result<Json> body = parse_body(work.request.body);
-    if (!body) return tl::unexpected(body.error());
-    JsonFields fields(*body);
-    check_model(fields, facts_);
+  answer_with_tokenizer(call, [this](JsonFields& fields) -> Result<std::string> {
     const bool is_chat = fields.has("messages");
     bool special = !is_chat, strings = false;
     std::string text;
@@ -343,12 +348,7 @@ void Service::post_tokenize(const std::shared_ptr<Call>& call) {
 }
 
 void Service::post_detokenize(const std::shared_ptr<Call>& call) {
-  answer_later(call, [this](Call& work) -> Result<std::string> {
-    if (tokenizer_ == nullptr) return tl::unexpected(missing_tokenizer());
-    Result<Json> body = parse_body(work.request.body);
-    if (!body) return tl::unexpected(body.error());
-    JsonFields fields(*body);
-    check_model(fields, facts_);
+  answer_with_tokenizer(call, [this](JsonFields& fields) -> Result<std::string> {
     std::vector<int32_t> ids;
     if (!fields.ids("tokens", facts_.vocab_size, &ids))
       fields.problem("tokens", "'tokens' (a list of token ids) is missing");

@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "apps/server/generation_job.h"
+#include "apps/server/job.h"
 
 namespace coluber::server {
 
@@ -58,9 +58,9 @@ class Service {
   void answer(Call& call, int status, std::string body, std::string_view type = "application/json");
   void answer_error(Call& call, const ApiError& error);
   void ended(Call& call, int status);
-  // Runs `work` on a worker and answers with what it returns, or with what it throws.
-  void answer_later(const std::shared_ptr<Call>& call, std::function<Result<std::string>(Call& call)> work,
-                    std::string_view type = "application/json");
+  // Runs `work` on a worker over the fields of the body and answers with what it returns, or with what it throws.
+  void answer_with_tokenizer(const std::shared_ptr<Call>& call,
+                             std::function<Result<std::string>(JsonFields& fields)> work);
 
   void get_health(const std::shared_ptr<Call>& call);
   void get_ready(const std::shared_ptr<Call>& call);
