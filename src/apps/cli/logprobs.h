@@ -17,6 +17,11 @@ namespace coluber::cli {
 // U+FFFD for such parts. Without a tokenizer (null) a token is "token_id:17" and its bytes are null.
 Json openai_logprobs(const Tokenizer* tokenizer, std::span<const TokenOutput> tokens);
 
+// One number of them: JSON has no infinity.
+Json logprob_json(float logprob);
+// What a token is called in them: its bytes, which may be part of a character, or "token_id:17".
+std::string token_name(const Tokenizer* tokenizer, int32_t id);
+
 // Those of a whole prompt: null for its first token, which nothing comes before.
 Json openai_prompt_logprobs(const Tokenizer* tokenizer, std::span<const TokenOutput> tokens);
 

@@ -2,21 +2,14 @@
 #include "apps/server/completion_response.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "apps/cli/logprobs.h"
 
 namespace coluber::server {
 namespace {
 
-constexpr double kImpossible = -9999.0;  // JSON has no infinity; OpenAI writes this
-
-Json number(float logprob) { return std::isfinite(logprob) ? Json(static_cast<double>(logprob)) : Json(kImpossible); }
-
-std::string token_text(const Tokenizer* tokenizer, int32_t id) {
-  if (tokenizer == nullptr || !tokenizer->contains(id)) return fmt::format("token_id:{}", id);
-  return tokenizer->token_bytes(id);
-}
+using cli::logprob_json;
+using cli::token_name;
 
 int64_t characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
@@ -31,14 +24,14 @@ Json listed_logprobs(const Tokenizer* tokenizer, const Choice& choice, bool with
   Json::Array tokens, logprobs, tops, offsets;
   int64_t offset = choice.text_offset;
   const auto add = [&](const TokenOutput& token, bool known) {
-    const std::string text = token_text(tokenizer, token.id);
+    const std::string text = token_name(tokenizer, token.id);
     Json::Object top;
     for (const TokenLogprob& other : token.top_logprobs)
-      top.emplace_back(token_text(tokenizer, other.id), number(other.logprob));
+      top.emplace_back(token_name(tokenizer, other.id), logprob_json(other.logprob));
     if (known && std::none_of(top.begin(), top.end(), [&](const Json::Member& m) { return m.first == text; }))
-      top.emplace_back(text, number(token.logprob));
+      top.emplace_back(text, logprob_json(token.logprob));
     tokens.emplace_back(text);
-    logprobs.push_back(known ? number(token.logprob) : Json());
+    logprobs.push_back(known ? logprob_json(token.logprob) : Json());
     tops.push_back(known ? Json(std::move(top)) : Json());
     offsets.emplace_back(offset);
     offset += characters(text);
@@ -64,8 +57,8 @@ Json prompt_logprobs_json(const Tokenizer* tokenizer, const std::vector<TokenOut
     const auto add = [&](int32_t id, float logprob) {
       const std::string key = std::to_string(id);
       if (std::any_of(entries.begin(), entries.end(), [&](const Json::Member& m) { return m.first == key; })) return;
-      entries.emplace_back(key,
-                           Json::Object{{"logprob", number(logprob)}, {"decoded_token", token_text(tokenizer, id)}});
+      entries.emplace_back(
+          key, Json::Object{{"logprob", logprob_json(logprob)}, {"decoded_token", token_name(tokenizer, id)}});
     };
     add(prompt[i].id, prompt[i].logprob);
     for (const TokenLogprob& other : prompt[i].top_logprobs) add(other.id, other.logprob);
@@ -176,7 +169,7 @@ Json usage_chunk(const AnswerHead& head, const CompletionRequest& request, const
 
 int64_t text_length(const Tokenizer* tokenizer, const std::vector<TokenOutput>& tokens) {
   int64_t length = 0;
-  for (const TokenOutput& token : tokens) length += characters(token_text(tokenizer, token.id));
+  for (const TokenOutput& token : tokens) length += characters(token_name(tokenizer, token.id));
   return length;
 }
 
