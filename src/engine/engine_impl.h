@@ -64,6 +64,9 @@ struct Engine::Impl {
   // The next token of an answer, from its logits.
   void advance(int64_t answer, std::span<const float> logits, std::vector<RequestOutput>& outputs);
   void fail_answer(int64_t answer, ErrorCode code, const std::string& message, std::vector<RequestOutput>& outputs);
+  // Where a step has ended: the prefix cache may keep the states. False where they are not finite: the answer has
+  // ended.
+  bool keep_states(int64_t answer, std::vector<RequestOutput>& outputs);
   // Takes an answer's output to the caller, or keeps it where the best are chosen at the end; ends what has ended.
   void deliver(int64_t answer, RequestOutput output, std::vector<RequestOutput>& outputs);
   void deliver_best(ActiveRequest& request, std::vector<RequestOutput>& outputs);

@@ -273,6 +273,16 @@ void Engine::Impl::fail_answer(int64_t number, ErrorCode code, const std::string
   deliver(number, std::move(output), outputs);
 }
 
+bool Engine::Impl::keep_states(int64_t number, std::vector<RequestOutput>& outputs) {
+  Sequence& sequence = *answers.at(number).sequence;
+  if (cache->keep_step_end(sequence)) return true;
+  fail_answer(number, ErrorCode::kNonFinite,
+              fmt::format("the model's states are not finite after {} tokens; the request ends here",
+                          sequence.num_computed_tokens),
+              outputs);
+  return false;
+}
+
 void Engine::Impl::advance(int64_t number, std::span<const float> logits, std::vector<RequestOutput>& outputs) {
   Answer& answer = answers.at(number);
   const ActiveRequest& request = requests.at(answer.request);
@@ -280,11 +290,7 @@ void Engine::Impl::advance(int64_t number, std::span<const float> logits, std::v
   Generation::Result result = answer.generation.next(logits, sequence.tokens, request.prompt_tokens);
   const bool failed = result.finish_reason == FinishReason::kError;
   if (failed) return fail_answer(number, result.error_code, result.error, outputs);
-  if (!cache->keep_step_end(sequence))
-    return fail_answer(number, ErrorCode::kNonFinite,
-                       fmt::format("the model's states are not finite after {} tokens; the request ends here",
-                                   sequence.num_computed_tokens),
-                       outputs);
+  if (!keep_states(number, outputs)) return;
   answer.cumulative_logprob += static_cast<double>(result.token.logprob);
   RequestOutput output = new_output(answer);
   output.finish_reason = result.finish_reason;
@@ -354,13 +360,8 @@ void Engine::Impl::take_row(size_t row, std::vector<RequestOutput>& outputs) {
   const int64_t number = plan_ids[row];
   if (!answers.contains(number)) return;  // it ended with another of its request
   if (!read_prompt(row, outputs)) return;
-  const Sequence& sequence = *answers.at(number).sequence;
-  if (sequence.num_uncomputed() > 0) {
-    if (!cache->keep_step_end(*plan.rows[row].sequence))
-      fail_answer(number, ErrorCode::kNonFinite,
-                  fmt::format("the model's states are not finite after {} tokens; the request ends here",
-                              plan.rows[row].write_position),
-                  outputs);
+  if (answers.at(number).sequence->num_uncomputed() > 0) {
+    keep_states(number, outputs);
     return;
   }
   const std::span<const float> logits = runner->logits(row).last(static_cast<size_t>(loaded.model->info().vocab_size));

@@ -363,14 +363,13 @@ bool StateCache::keep_step_end(Sequence& sequence) {
   if (!tree_ || sequence.request_id == 0) return true;
   if (!keep_inner_states(sequence)) return false;
   const int64_t position = sequence.num_computed_tokens;
-  const PromptFacts facts{sequence.num_prompt_tokens, sequence.prefix.hit_tokens, sequence.prefix.common_tokens, 0};
   const bool planned = std::ranges::binary_search(sequence.prefix.checkpoints, position);
   if (!sequence.is_prefilling()) std::erase(prefilling_, &sequence);
   if (planned) ++times_freed_;  // whoever waited for it may begin
   // Without states nothing is planned: the prompt's pages are left as soon as they are whole.
   const bool whole_prompt = !tree_->options().has_states && position >= sequence.num_prompt_tokens &&
                             sequence.checked_tokens + tree_->options().unit <= sequence.num_prompt_tokens;
-  if (!planned && !whole_prompt && !keeps_step_end(options_.policy, facts, position)) return true;
+  if (!planned && !whole_prompt && !keeps_step_end(options_.policy, facts_of(sequence), position)) return true;
   return publish(sequence, Hand::kCopy);
 }
 

@@ -53,11 +53,7 @@ bool Engine::Impl::read_prompt(size_t row, std::vector<RequestOutput>& outputs) 
 void Engine::Impl::end_without_tokens(int64_t number, std::vector<RequestOutput>& outputs) {
   const Answer& answer = answers.at(number);
   const PromptReader& reader = *requests.at(answer.request).reader;
-  if (!cache->keep_step_end(*answer.sequence))
-    return fail_answer(number, ErrorCode::kNonFinite,
-                       fmt::format("the model's states are not finite after {} tokens; the request ends here",
-                                   answer.sequence->num_computed_tokens),
-                       outputs);
+  if (!keep_states(number, outputs)) return;
   RequestOutput output = new_output(answer);
   output.finish_reason = reader.pools() ? FinishReason::kStop : FinishReason::kLength;
   if (reader.pools()) {
