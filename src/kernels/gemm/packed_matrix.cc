@@ -17,7 +17,6 @@
 namespace coluber {
 namespace {
 
-constexpr int64_t kHugePage = kHugePageBytes;
 // Rows are read this many elements at a time: a panel's slice of source and destination then stays in the first-level
 // cache.
 constexpr int64_t kStripe = 64;
@@ -26,7 +25,7 @@ constexpr int64_t kMostBlockBytes = 256;
 
 // Anonymous pages read as zero, so padding needs no pass of its own.
 std::byte* map_pages(int64_t bytes) {
-  void* memory = ::mmap(nullptr, static_cast<size_t>(bytes + kHugePage), PROT_READ | PROT_WRITE,
+  void* memory = ::mmap(nullptr, static_cast<size_t>(bytes + kHugePageBytes), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw make_error(ErrorCode::kOutOfMemory,
@@ -34,12 +33,12 @@ std::byte* map_pages(int64_t bytes) {
   }
   // Cut to an address where huge pages can start.
   auto* begin = static_cast<std::byte*>(memory);
-  const int64_t skip = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(begin)) & (kHugePage - 1);
+  const int64_t skip = -static_cast<int64_t>(reinterpret_cast<uintptr_t>(begin)) & (kHugePageBytes - 1);
   if (skip > 0) ::munmap(begin, static_cast<size_t>(skip));
   // The rest starts at the next page: what is given back anywhere else stays mapped.
   const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
   const int64_t end = skip + (bytes + page - 1) / page * page;
-  if (end < bytes + kHugePage) ::munmap(begin + end, static_cast<size_t>(bytes + kHugePage - end));
+  if (end < bytes + kHugePageBytes) ::munmap(begin + end, static_cast<size_t>(bytes + kHugePageBytes - end));
   ask_for_huge_pages(begin + skip, bytes);
   return begin + skip;
 }
