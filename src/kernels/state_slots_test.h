@@ -4,12 +4,15 @@
 // a slot which is not its row's shows in the outputs.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstddef>
 #include <limits>
 #include <random>
 #include <vector>
 
 #include "kernels/state_slots.h"
+#include "kernels/tolerance.h"
 
 namespace coluber {
 
@@ -109,5 +112,28 @@ struct SlotRows {
     query_start_loc.push_back(query_start_loc.back() + static_cast<int32_t>(length));
   }
 };
+
+// A row of a few tokens rounds a 16-bit state at each of them, where the reference rounds once.
+inline Tolerance with_state_rounding(Tolerance tolerance, DType state) {
+  if (state == DType::kBFloat16) tolerance.relative = 1.0 / 64, tolerance.of_rms = 1.0 / 64;
+  if (state == DType::kFloat16) tolerance.relative = 1.0 / 512, tolerance.of_rms = 1.0 / 512;
+  return tolerance;
+}
+
+// States that leave rows of 40 and 50 tokens from inside are those that shorter rows end with, and change nothing else.
+// `run(query_start_loc, exports, y)` runs two rows, the first from a state, of inputs for 90 tokens, and gives the
+// seven slots: rows end in 1 and 2.
+template <typename Run>
+void expect_exports_are_ends_of_shorter_rows(Run run) {
+  const std::vector<int32_t> starts = {0, 1, 4}, offsets = {1, 5, 16, 33}, slots = {3, 4, 5, 6};
+  std::vector<float> y, plain_y;
+  const StatePool states = run({0, 40, 90}, StateExports{starts.data(), offsets.data(), slots.data()}, y);
+  const StatePool plain = run({0, 40, 90}, StateExports{}, plain_y);
+  EXPECT_EQ(y, plain_y);
+  EXPECT_EQ(states.slot(2), plain.slot(2));
+  EXPECT_EQ(states.slot(3), run({0, 1, 1}, StateExports{}, y).slot(1));
+  for (size_t i = 1; i < offsets.size(); ++i)
+    EXPECT_EQ(states.slot(slots[i]), run({0, 40, 40 + offsets[i]}, StateExports{}, y).slot(2)) << offsets[i];
+}
 
 }  // namespace coluber

@@ -52,21 +52,24 @@ inline EngineOptions options_for(const std::string& name) {
   return options;
 }
 
+// Those of `names` that can run under the name with `suffix` behind it; a family that cannot is refused by its config.
+inline std::vector<std::string> runnable_with(std::string_view suffix, const std::vector<std::string>& names) {
+  std::vector<std::string> found;
+  for (const std::string& name : names) {
+    try {
+      const std::string changed = name + std::string(suffix);
+      describe_model(options_for(changed));
+      found.push_back(changed);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInvalidConfig) throw;
+    }
+  }
+  return found;
+}
+
 // The families whose layers can replay, by a name that says so.
 inline const std::vector<std::string>& replaying_names() {
-  static const std::vector<std::string> kNames = [] {
-    std::vector<std::string> found;
-    for (const std::string& name : names()) {
-      try {
-        const std::string replaying = name + std::string(kReplay);
-        describe_model(options_for(replaying));
-        found.push_back(replaying);
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::kInvalidConfig) throw;
-      }
-    }
-    return found;
-  }();
+  static const std::vector<std::string> kNames = runnable_with(kReplay, names());
   return kNames;
 }
 
@@ -74,21 +77,9 @@ inline const std::vector<std::string>& replaying_names() {
 // COLUBER_ALL_LAYOUTS=1.
 inline const std::vector<std::string>& sharing_names() {
   static const std::vector<std::string> kNames = [] {
-    const std::vector<std::string> few = {"lfm2",    "jamba_bf16",      "falcon_h1_bf16", "mamba2",
-                                          "minimax", "qwen3_next_bf16", "rwkv7_fla"};
-    const bool all = std::getenv("COLUBER_ALL_LAYOUTS") != nullptr;
-    std::vector<std::string> found;
-    for (const std::string& name : names()) {
-      if (!all && std::ranges::find(few, name) == few.end()) continue;
-      try {
-        const std::string sharing = name + std::string(kShared);
-        describe_model(options_for(sharing));
-        found.push_back(sharing);
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::kInvalidConfig) throw;
-      }
-    }
-    return found;
+    const std::vector<std::string> few = {"falcon_h1_bf16", "jamba_bf16",      "lfm2",     "mamba2",
+                                          "minimax",        "qwen3_next_bf16", "rwkv7_fla"};
+    return runnable_with(kShared, std::getenv("COLUBER_ALL_LAYOUTS") != nullptr ? names() : few);
   }();
   return kNames;
 }

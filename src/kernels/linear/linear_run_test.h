@@ -46,11 +46,4 @@ std::vector<float> run_pieces(const Inputs& inputs, int64_t tokens, int64_t piec
   return o;
 }
 
-// A row of a few tokens rounds a 16-bit state at each of them, where the reference rounds once.
-inline Tolerance with_state_rounding(Tolerance tolerance, DType state) {
-  if (state == DType::kBFloat16) tolerance.relative = 1.0 / 64, tolerance.of_rms = 1.0 / 64;
-  if (state == DType::kFloat16) tolerance.relative = 1.0 / 512, tolerance.of_rms = 1.0 / 512;
-  return tolerance;
-}
-
 }  // namespace coluber

@@ -167,9 +167,7 @@ struct DeviceStates {
 
 // A state is rounded once on its way in and once on its way out.
 Tolerance tolerance_of(DType state) {
-  Tolerance tolerance = kSsdCudaTolerance;
-  if (state == DType::kBFloat16) tolerance.of_rms = 1.0 / 64, tolerance.relative = 1.0 / 64;
-  if (state == DType::kFloat16) tolerance.of_rms = 1.0 / 512, tolerance.relative = 1.0 / 512;
+  Tolerance tolerance = with_state_rounding(kSsdCudaTolerance, state);
   if (state == DType::kInt16) tolerance.of_rms = 1.0 / 4096;
   if (state == DType::kInt8) tolerance.of_rms = 1.0 / 16;
   return tolerance;

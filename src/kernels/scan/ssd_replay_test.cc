@@ -119,13 +119,6 @@ std::vector<OpOutput> run(const Problem& p, SsdReplayFunction function, bool fol
   return {{"y", bench.y}, {"state", bench.states.all()}, {"ring", bench.rings.all()}};
 }
 
-Tolerance tolerance_of(DType dtype) {
-  Tolerance tolerance = kSsdTolerance;
-  if (dtype == DType::kBFloat16) tolerance.relative = 1.0 / 64, tolerance.of_rms = 1.0 / 64;
-  if (dtype == DType::kFloat16) tolerance.relative = 1.0 / 512, tolerance.of_rms = 1.0 / 512;
-  return tolerance;
-}
-
 TEST(SsdReplay, CandidatesAgreeOnEveryKindOfRow) {
   ThreadPool pool(2);
   for (const Problem& p :
@@ -135,9 +128,9 @@ TEST(SsdReplay, CandidatesAgreeOnEveryKindOfRow) {
         Problem{2, 16, 1, 48, 17, DType::kFloat32, 0.0f, std::numeric_limits<float>::infinity(), false}}) {
     SCOPED_TRACE(::testing::Message() << p.heads << " heads of " << p.head_dim << ", " << p.groups << " groups, state "
                                       << p.state_size << ", ring of " << p.length);
-    expect_candidates_agree(ssd_replay_step(), tolerance_of(p.dtype),
+    expect_candidates_agree(ssd_replay_step(), with_state_rounding(kSsdTolerance, p.dtype),
                             [&](SsdReplayFunction f) { return run(p, f, false, pool); });
-    expect_candidates_agree(ssd_replay_fold(), tolerance_of(p.dtype),
+    expect_candidates_agree(ssd_replay_fold(), with_state_rounding(kSsdTolerance, p.dtype),
                             [&](SsdReplayFunction f) { return run(p, f, true, pool); });
   }
 }

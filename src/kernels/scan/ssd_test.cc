@@ -73,14 +73,6 @@ std::vector<OpOutput> run(const Problem& p, const SlotRows& rows, SsdFunction fu
   return {{"y", y}, {"state", states.all()}};
 }
 
-// A row of a few tokens rounds a 16-bit state at each of them, where the reference rounds once.
-Tolerance tolerance_of(DType dtype) {
-  Tolerance tolerance = kSsdTolerance;
-  if (dtype == DType::kBFloat16) tolerance.relative = 1.0 / 64, tolerance.of_rms = 1.0 / 64;
-  if (dtype == DType::kFloat16) tolerance.relative = 1.0 / 512, tolerance.of_rms = 1.0 / 512;
-  return tolerance;
-}
-
 TEST(Ssd, CandidatesAgreeOnEveryKindOfRow) {
   ThreadPool pool(2);
   for (const Problem& p :
@@ -91,9 +83,9 @@ TEST(Ssd, CandidatesAgreeOnEveryKindOfRow) {
         Problem{2, 16, 1, 16, DType::kFloat32, 0.0f, std::numeric_limits<float>::infinity(), 50, false}}) {
     SCOPED_TRACE(::testing::Message() << p.heads << " heads of " << p.head_dim << ", " << p.groups << " groups, state "
                                       << p.state_size << ", chunk " << p.chunk_size);
-    expect_candidates_agree(ssd_chunk_scan(), tolerance_of(p.dtype),
+    expect_candidates_agree(ssd_chunk_scan(), with_state_rounding(kSsdTolerance, p.dtype),
                             [&](SsdFunction f) { return run(p, SlotRows::prefill(), f, pool); });
-    expect_candidates_agree(ssd_state_update(), tolerance_of(p.dtype),
+    expect_candidates_agree(ssd_state_update(), with_state_rounding(kSsdTolerance, p.dtype),
                             [&](SsdFunction f) { return run(p, SlotRows::decode(), f, pool); });
   }
 }

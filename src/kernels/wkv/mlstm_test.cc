@@ -77,13 +77,6 @@ std::vector<OpOutput> run(const Problem& p, const SlotRows& rows, bool update, M
   return {{"y", y}, {"c", pools.c.all()}, {"n", pools.n.all()}, {"m", pools.m.all()}};
 }
 
-Tolerance tolerance_of(DType dtype) {
-  Tolerance tolerance = kMlstmTolerance;
-  if (dtype == DType::kBFloat16) tolerance.relative = tolerance.of_rms = 1.0 / 64;
-  if (dtype == DType::kFloat16) tolerance.relative = tolerance.of_rms = 1.0 / 512;
-  return tolerance;
-}
-
 TEST(Mlstm, CandidatesAgreeOnEveryKindOfRow) {
   ThreadPool pool(2);
   for (const Problem& p : {Problem{4, 16, 32}, Problem{2, 32, 32}, Problem{3, 20, 7}, Problem{1, 1, 1},
@@ -92,7 +85,7 @@ TEST(Mlstm, CandidatesAgreeOnEveryKindOfRow) {
     SCOPED_TRACE(testing::Message() << p.heads << " heads of " << p.keys << " keys and " << p.values << " values");
     for (bool update : {false, true}) {
       const SlotRows rows = update ? SlotRows::decode() : SlotRows::prefill();
-      expect_candidates_agree(mlstm(), tolerance_of(p.dtype),
+      expect_candidates_agree(mlstm(), with_state_rounding(kMlstmTolerance, p.dtype),
                               [&](MlstmFunction f) { return run(p, rows, update, f, pool); });
     }
   }

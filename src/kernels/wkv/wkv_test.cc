@@ -144,12 +144,6 @@ std::vector<OpOutput> run(Function f, const Problem& p, DType dtype, SlotRows ro
   return {{"y", y}, {"state", states.all()}};
 }
 
-Tolerance widened(Tolerance tolerance, DType dtype) {
-  if (dtype == DType::kBFloat16) tolerance.relative = 1.0 / 64, tolerance.of_rms = 1.0 / 64;
-  if (dtype == DType::kFloat16) tolerance.relative = 1.0 / 512, tolerance.of_rms = 1.0 / 512;
-  return tolerance;
-}
-
 template <typename Function>
 void candidates_agree(const Operation<Function>& operation, const Tolerance& tolerance, const Problem& p,
                       DType dtype = DType::kFloat32) {
@@ -157,7 +151,7 @@ void candidates_agree(const Operation<Function>& operation, const Tolerance& tol
   SCOPED_TRACE(testing::Message() << p.heads << " heads of " << p.dim);
   for (bool update : {false, true}) {
     const SlotRows rows = update ? SlotRows::decode() : SlotRows::prefill();
-    expect_candidates_agree(operation, widened(tolerance, dtype),
+    expect_candidates_agree(operation, with_state_rounding(tolerance, dtype),
                             [&](Function f) { return run(f, p, dtype, rows, update, pool); });
   }
 }
