@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "base/utf8.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace {
