@@ -160,7 +160,8 @@ void bench_park() {
     for (int i = 0; i < 21; ++i) {
       parks.push_back(us_of([&] {
         const auto parked = ParkedSequence::park(buffers, cpu_device(), slots, slot, nullptr, {}, StateTag{});
-        parked->unpark(cpu_device(), slots, slot, nullptr, {});
+        std::string problem;
+        parked->unpark(cpu_device(), slots, slot, nullptr, {}, problem);
       }));
       copies.push_back(us_of([&] {
         std::memcpy(other.data(), slots.page(slot), other.size());
