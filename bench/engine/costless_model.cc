@@ -8,49 +8,21 @@
 #include "base/json.h"
 #include "coluber/error.h"
 #include "coluber/registry.h"
+#include "layers/idle_layers.h"
 
 namespace coluber {
 namespace {
 
 constexpr int64_t kVocabSize = 64;
 
-class State : public MambaBase {
- public:
-  explicit State(int64_t bytes) : MambaBase("states"), floats_(bytes / 4) {}
-  std::vector<Shape> get_state_shape() const override { return {Shape{floats_}}; }
-  std::vector<DType> get_state_dtype() const override { return {DType::kFloat32}; }
-  MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kMamba2; }
-
- private:
-  int64_t floats_;
-};
-
-class Attention : public AttentionLayerBase {
- public:
-  explicit Attention(int64_t bytes_per_token) : AttentionLayerBase("attention"), floats_(bytes_per_token / 4) {}
-  const AttentionBackend& get_attn_backend() const override { return get_full_attn_backend(); }
-  KVCacheSpec get_kv_cache_spec(const EngineConfig& config) const override {
-    FullAttentionSpec spec;
-    spec.block_size = config.cache.block_size;
-    spec.num_kv_heads = 1;
-    spec.head_size = floats_;
-    spec.planes = 1;
-    return spec;
-  }
-  void bind_kv_cache(const TensorView&) override {}
-
- private:
-  int64_t floats_;
-};
-
 class CostlessModel : public Model {
  public:
   explicit CostlessModel(ModelLoadContext& context) {
     const Json config = value_or_throw(parse_json(context.config_json, "the costless model"));
     if (const int64_t bytes = config.at("state_bytes").as_int(); bytes > 0)
-      layers_.push_back(std::make_unique<State>(bytes));
+      layers_.push_back(std::make_unique<IdleStates>(bytes, DType::kFloat32));
     if (const int64_t bytes = config.at("kv_bytes").as_int(); bytes > 0)
-      layers_.push_back(std::make_unique<Attention>(bytes));
+      layers_.push_back(std::make_unique<IdleAttention>(bytes, DType::kFloat32));
     for (const auto& layer : layers_) {
       context.config.register_layer(*layer);
       info_.layers.push_back({layer->layer_name(), layer->layer_name(), layer.get()});

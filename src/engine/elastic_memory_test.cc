@@ -9,6 +9,7 @@
 #include <list>
 
 #include "engine/state_cache.h"
+#include "layers/idle_layers.h"
 
 namespace coluber {
 namespace {
@@ -25,41 +26,12 @@ int64_t resident_bytes(const TensorView& pages) {
   return page * std::count_if(in_core.begin(), in_core.end(), [](unsigned char c) { return (c & 1) != 0; });
 }
 
-class States : public MambaBase {
- public:
-  explicit States(int64_t bytes) : MambaBase("states"), floats_(bytes / 4) {}
-  std::vector<Shape> get_state_shape() const override { return {Shape{floats_}}; }
-  std::vector<DType> get_state_dtype() const override { return {DType::kFloat32}; }
-  MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kMamba2; }
-  int64_t resident() const {
-    TensorView view = kv_cache()[0];
-    view.strides = Shape{view.strides[0] * 4, 1};
-    return resident_bytes(view);
-  }
-
- private:
-  int64_t floats_;
-};
-
-class Attention : public AttentionLayerBase {
- public:
-  explicit Attention(int64_t bytes_per_token) : AttentionLayerBase("attention"), floats_(bytes_per_token / 4) {}
-  const AttentionBackend& get_attn_backend() const override { return get_full_attn_backend(); }
-  KVCacheSpec get_kv_cache_spec(const EngineConfig& config) const override {
-    FullAttentionSpec spec;
-    spec.block_size = config.cache.block_size;
-    spec.num_kv_heads = 1;
-    spec.head_size = floats_;
-    spec.planes = 1;
-    return spec;
-  }
-  void bind_kv_cache(const TensorView& page) override { pages_ = page; }
-  int64_t resident() const { return resident_bytes(pages_); }
-
- private:
-  int64_t floats_;
-  TensorView pages_;
-};
+int64_t resident_bytes(const IdleStates& layer) {
+  TensorView view = layer.kv_cache()[0];
+  view.strides = Shape{view.strides[0] * 4, 1};
+  return resident_bytes(view);
+}
+int64_t resident_bytes(const IdleAttention& layer) { return resident_bytes(layer.pages()); }
 
 class ElasticMemory : public testing::Test {
  protected:
@@ -124,8 +96,8 @@ class ElasticMemory : public testing::Test {
   }
 
   EngineConfig config_;
-  States states_{256 << 10};
-  Attention attention_{1024};
+  IdleStates states_{256 << 10, DType::kFloat32};
+  IdleAttention attention_{1024, DType::kFloat32};
   std::unique_ptr<StateCache> cache_;
   std::list<Sequence> sequences_;
   int32_t next_token_ = 1;
@@ -136,36 +108,36 @@ class ElasticMemory : public testing::Test {
 TEST_F(ElasticMemory, FollowsTheLoadFromLongContextsToManyStatesAndBack) {
   make(MambaCacheMode::kNone);
   serve(30, 6000);
-  const int64_t pages_at_most = attention_.resident();
+  const int64_t pages_at_most = resident_bytes(attention_);
   EXPECT_GT(pages_at_most, kBudget * 3 / 4);
   serve(800, 8);
-  const int64_t states_at_most = states_.resident();
+  const int64_t states_at_most = resident_bytes(states_);
   EXPECT_GT(states_at_most, kBudget * 3 / 4);
-  EXPECT_LT(attention_.resident(), pages_at_most / 10);
+  EXPECT_LT(resident_bytes(attention_), pages_at_most / 10);
   serve(30, 6000);
-  EXPECT_GT(attention_.resident(), kBudget * 3 / 4);
-  EXPECT_LT(states_.resident(), states_at_most / 10);
+  EXPECT_GT(resident_bytes(attention_), kBudget * 3 / 4);
+  EXPECT_LT(resident_bytes(states_), states_at_most / 10);
   EXPECT_LE(most_mapped_, kBudget + kSlack);
   while (!sequences_.empty()) end_oldest();
-  EXPECT_LT(states_.resident() + attention_.resident(), kBudget / 10);
+  EXPECT_LT(resident_bytes(states_) + resident_bytes(attention_), kBudget / 10);
 }
 
 TEST_F(ElasticMemory, CachedPrefixesGiveTheirMemoryToTheKindThatGrows) {
   make(MambaCacheMode::kAuto);
   serve(30, 6000);
   while (!sequences_.empty()) end_oldest();
-  const int64_t pages_at_most = attention_.resident();
+  const int64_t pages_at_most = resident_bytes(attention_);
   EXPECT_GT(pages_at_most, kBudget / 2);
   serve(1200, 17);
   while (!sequences_.empty()) end_oldest();
-  EXPECT_GT(states_.resident(), kBudget / 2);
+  EXPECT_GT(resident_bytes(states_), kBudget / 2);
   // Short prompts keep pages of their own.
   const int64_t own = cache_->attention_bytes();
-  EXPECT_LT(attention_.resident() - own, pages_at_most / 10);
+  EXPECT_LT(resident_bytes(attention_) - own, pages_at_most / 10);
   EXPECT_LE(most_mapped_, kBudget + kBudget / 8 + kSlack);
   EXPECT_EQ(cache_->audit({}), "");
   cache_->clear_prefixes();
-  EXPECT_LT(states_.resident() + attention_.resident(), kBudget / 10);
+  EXPECT_LT(resident_bytes(states_) + resident_bytes(attention_), kBudget / 10);
 }
 
 TEST_F(ElasticMemory, OneSequenceIsEnoughToStartAndOneByteLessIsRefusedWithTheNumber) {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "engine/load.h"
+#include "layers/idle_layers.h"
 
 namespace coluber::cli {
 namespace {
@@ -15,39 +16,6 @@ namespace {
 constexpr int64_t kSlabBytes = int64_t{1} << 21;
 constexpr int64_t kMostSlots = 16384;  // of the prefix cache, as in the engine
 constexpr int64_t kStepsAProgress = 256;
-
-class SimState : public MambaBase {
- public:
-  SimState(int64_t bytes, std::optional<int64_t> alignment)
-      : MambaBase("states"), bytes_(bytes), alignment_(alignment) {}
-  std::vector<Shape> get_state_shape() const override { return {Shape{bytes_}}; }
-  std::vector<DType> get_state_dtype() const override { return {DType::kInt8}; }  // nobody looks for NaN in it
-  MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kMamba2; }
-  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return alignment_; }
-
- private:
-  int64_t bytes_;
-  std::optional<int64_t> alignment_;
-};
-
-class SimAttention : public AttentionLayerBase {
- public:
-  explicit SimAttention(int64_t bytes_per_token) : AttentionLayerBase("attention"), bytes_(bytes_per_token) {}
-  const AttentionBackend& get_attn_backend() const override { return get_full_attn_backend(); }
-  KVCacheSpec get_kv_cache_spec(const EngineConfig& config) const override {
-    FullAttentionSpec spec;
-    spec.block_size = config.cache.block_size;
-    spec.num_kv_heads = 1;
-    spec.head_size = bytes_;
-    spec.dtype = DType::kInt8;
-    spec.planes = 1;
-    return spec;
-  }
-  void bind_kv_cache(const TensorView&) override {}
-
- private:
-  int64_t bytes_;
-};
 
 }  // namespace
 
@@ -121,8 +89,10 @@ Simulation::Simulation(const EngineOptions& options, const SimModel& model, SimT
   config_->max_model_len = options.max_model_len;
   config_->cache.mamba_block_size = options.max_model_len;
   if (model.state_bytes > 0)
-    layers_.push_back(std::make_unique<SimState>(model.state_bytes, model.prefill_checkpoint_alignment));
-  if (model.kv_bytes_per_token > 0) layers_.push_back(std::make_unique<SimAttention>(model.kv_bytes_per_token));
+    layers_.push_back(
+        std::make_unique<IdleStates>(model.state_bytes, DType::kInt8, model.prefill_checkpoint_alignment));
+  if (model.kv_bytes_per_token > 0)
+    layers_.push_back(std::make_unique<IdleAttention>(model.kv_bytes_per_token, DType::kInt8));
   for (const auto& layer : layers_) config_->register_layer(*layer);
   if (options.cache_layout == CacheLayout::kShared) unify_cache_pages(*config_, options, config_->cache);
   StateCacheOptions cache;
