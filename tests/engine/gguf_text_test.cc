@@ -136,6 +136,30 @@ TEST(StoredVocabulary, UnknownKindsAreNamed) {
   expect_refused(lists.vocabulary("bert"), "'bert'");
 }
 
+// A file may call a token unused and put it around every text all the same.
+TEST(StoredVocabulary, WhatStandsAroundTextsIsInTheVocabulary) {
+  for (const char* model : {"gpt2", "llama", "t5"}) {
+    Lists lists;
+    lists.tokens.insert(lists.tokens.begin(), "<s>");
+    lists.scores.insert(lists.scores.begin(), 0);
+    lists.types = {5, 1, 1, 1, 5};
+    StoredVocabulary v = lists.vocabulary(model);
+    v.bos_id = 0;
+    v.eos_id = 4;
+    v.add_bos = v.add_eos = true;
+    v.add_space_prefix = false;
+    const auto tokenizer = Tokenizer::from_vocabulary(v, "x.gguf");
+    const auto encoded = tokenizer->encode("ab");
+    ASSERT_TRUE(encoded) << model << ": " << encoded.error().message;
+    const std::vector<int32_t>& ids = *encoded;
+    EXPECT_EQ(ids.front(), 0) << model;
+    EXPECT_EQ(ids.back(), 4) << model;
+    for (const int32_t id : ids) EXPECT_TRUE(tokenizer->contains(id)) << model << " " << id;
+    EXPECT_EQ(tokenizer->token_bytes(0), "<s>") << model;
+    EXPECT_EQ(tokenizer->decode(ids, true), "ab") << model;
+  }
+}
+
 TEST(StoredVocabulary, ListsThatDoNotFitAreRefused) {
   Lists lists;
   StoredVocabulary v = lists.vocabulary();

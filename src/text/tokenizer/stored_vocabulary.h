@@ -30,8 +30,11 @@ struct StoredVocabulary {
   bool remove_extra_spaces = false;      // of llama and t5
   std::span<const int64_t> charsmap;     // of t5: the bytes of SentencePiece's table of texts to be replaced
 
+  // What begins or ends texts is used, whatever its type says.
   StoredTokenType type_of(size_t id) const {
-    return types.empty() ? StoredTokenType::kNormal : static_cast<StoredTokenType>(types[id]);
+    const auto type = types.empty() ? StoredTokenType::kNormal : static_cast<StoredTokenType>(types[id]);
+    const bool is_bound = bos_id == static_cast<int64_t>(id) || eos_id == static_cast<int64_t>(id);
+    return type == StoredTokenType::kUnused && is_bound ? StoredTokenType::kControl : type;
   }
 };
 
