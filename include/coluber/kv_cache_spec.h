@@ -56,9 +56,13 @@ struct FullAttentionSpec {
   int64_t head_size = 0;
   DType dtype = DType::kFloat32;
   std::optional<int64_t> page_size_padded;
-  int64_t planes = 2;  // keys and values; 1 where a value is a part of its key (latent attention)
+  int64_t planes = 2;       // keys and values; 1 where a value is a part of its key (latent attention)
+  bool row_scales = false;  // of elements of a byte: each token's row of a head ends in its scale, a float32
 
-  int64_t page_size_bytes() const;  // planes * block_size * num_kv_heads * head_size * element size, or the padded size
+  // Elements of a head's row as it lies in a page.
+  int64_t stored_head_size() const noexcept { return head_size + (row_scales ? 4 : 0); }
+  // planes * block_size * num_kv_heads * stored_head_size * element size, or the padded size.
+  int64_t page_size_bytes() const;
   int64_t max_num_blocks_per_req(int64_t max_model_len) const;
   int64_t max_memory_usage_bytes(int64_t max_model_len) const;
   int64_t block_table_cols(int64_t max_model_len) const { return max_num_blocks_per_req(max_model_len); }

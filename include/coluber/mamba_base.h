@@ -41,6 +41,22 @@ struct StateSplit {
   bool operator==(const StateSplit&) const = default;
 };
 
+// One state as its layer declares it; what `MambaBase::declared_states` puts together.
+struct DeclaredState {
+  std::string name;
+  Shape shape;
+  DType dtype{};
+  StateLaneOrder order = StateLaneOrder::kContract;
+  StateSplit split;
+  int scales = -1;         // of whole numbers: which state holds their scales
+  bool is_scales = false;  // of another state
+};
+
+// Where the scales of states lie: of each state the index of the one that holds its scales, or -1. States of whole
+// numbers (int16, int8) are scaled where there is a float32 state for each of them behind all others, in the same
+// order.
+std::vector<int> find_state_scales(const std::vector<Shape>& shapes, const std::vector<DType>& dtypes);
+
 class AttentionLayerBase {
  public:
   explicit AttentionLayerBase(std::string layer_name) : layer_name_(std::move(layer_name)) {}
@@ -69,7 +85,9 @@ class MambaBase : public AttentionLayerBase {
   // One view a state; dimension 0 is the physical block, its stride the distance between blocks.
   const std::vector<TensorView>& kv_cache() const noexcept { return kv_cache_; }
 
-  virtual std::vector<Shape> get_state_shape() const = 0;  // local to the rank; (conv, recurrent) where both exist
+  // Local to the rank; (conv, recurrent) where both exist, then the scales of states of whole numbers. Orders, names
+  // and splits below are those of the states before the scales.
+  virtual std::vector<Shape> get_state_shape() const = 0;
   virtual std::vector<DType> get_state_dtype() const = 0;  // same order and length
   virtual MambaAttentionBackendEnum mamba_type() const = 0;
   virtual std::string_view custom_backend() const noexcept { return {}; }  // CUSTOM only: the registered backend's name
@@ -83,6 +101,14 @@ class MambaBase : public AttentionLayerBase {
   virtual std::vector<StateSplit> get_state_split(const std::vector<Shape>& whole) const;
   bool supports_dcp() const noexcept override { return false; }
   virtual std::optional<int64_t> get_prefill_checkpoint_alignment() const { return std::nullopt; }
+  // Every state with all that is said of it, scales included ("recurrent.scale").
+  std::vector<DeclaredState> declared_states() const;
+  // How a bound state of whole numbers is kept: the place of its scales in kv_cache(), -1 for other states.
+  int scales_of(size_t state) const noexcept { return state < scales_.size() ? scales_[state] : -1; }
+  StateLaneOrder bound_lane_order(size_t state) const noexcept {
+    return state < orders_.size() ? orders_[state] : StateLaneOrder::kContract;
+  }
+  size_t num_bound_scales() const noexcept { return num_scales_; }
 
   // Replay (CacheConfig::use_replayssm): a layer that has it keeps a slot's last inputs in a ring of
   // replayssm_buffer_len places beside the states, and writes the states when the ring is full. Who steps the layer
@@ -106,6 +132,9 @@ class MambaBase : public AttentionLayerBase {
 
  private:
   std::vector<TensorView> kv_cache_;
+  std::vector<int> scales_;
+  std::vector<StateLaneOrder> orders_;
+  size_t num_scales_ = 0;
   std::vector<TensorView> replayssm_cache_;
 };
 
@@ -116,7 +145,7 @@ std::vector<int64_t> state_offsets(const std::vector<Shape>& shapes, const std::
 // Views of each state over a byte page view [B, 1, 1, C]: the function behind bind_kv_cache.
 std::vector<TensorView> bind_state_views(const TensorView& page, const std::vector<Shape>& shapes,
                                          const std::vector<DType>& dtypes, const std::vector<int64_t>& offsets);
-// Writes one block's state as float32, row-major in its contract shape.
-void unpack_state(const TensorView& block, StateLaneOrder order, float* out);
+// Writes one block's state as float32, row-major in its contract shape. `scales` are those of a state of whole numbers.
+void unpack_state(const TensorView& block, StateLaneOrder order, float* out, const TensorView* scales = nullptr);
 
 }  // namespace coluber

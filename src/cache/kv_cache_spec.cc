@@ -109,7 +109,10 @@ int64_t FullAttentionSpec::page_size_bytes() const {
     throw make_error(ErrorCode::kInvalidConfig,
                      "attention page: block_size {}, num_kv_heads {} and head_size {}, expected all to be at least 1",
                      block_size, num_kv_heads, head_size);
-  const int64_t elements = checked_mul(checked_mul(checked_mul(planes, block_size), num_kv_heads), head_size);
+  if (row_scales && dtype_bits(dtype) != 8)
+    throw make_error(ErrorCode::kInvalidConfig, "attention page: rows of {} have scales, expected elements of a byte",
+                     dtype_name(dtype));
+  const int64_t elements = checked_mul(checked_mul(checked_mul(planes, block_size), num_kv_heads), stored_head_size());
   return padded_page_bytes(dtype_bytes(dtype, elements), page_size_padded);
 }
 

@@ -291,10 +291,10 @@ std::string difference(const SessionLayout& a, const SessionLayout& b) {
   for (size_t l = 0; l < a.layers.size(); ++l) {
     const SavedLayer &x = a.layers[l], &y = b.layers[l];
     if (x.name != y.name) return fmt::format("layer {} is '{}' and '{}'", l, x.name, y.name);
+    for (size_t i = 0; i < std::min(x.states.size(), y.states.size()); ++i)
+      if (std::string why = state_difference(x, x.states[i], y.states[i]); !why.empty()) return why;
     if (x.states.size() != y.states.size())
       return fmt::format("layer '{}' has {} states and {}", x.name, x.states.size(), y.states.size());
-    for (size_t i = 0; i < x.states.size(); ++i)
-      if (std::string why = state_difference(x, x.states[i], y.states[i]); !why.empty()) return why;
     if (x.attention.has_value() != y.attention.has_value())
       return fmt::format("layer '{}' has attention pages in one of them only", x.name);
     if (!x.attention) continue;

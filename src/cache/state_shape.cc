@@ -58,12 +58,31 @@ int64_t conv_window(std::string_view kind, int64_t conv_kernel, int64_t num_spec
 
 DType checked_state_dtype(DType dtype, std::string_view option) {
   if (dtype != DType::kFloat32 && dtype != DType::kFloat16 && dtype != DType::kBFloat16)
-    throw make_error(ErrorCode::kInvalidConfig, "{} is {}, expected float32, float16 or bfloat16", option,
-                     dtype_name(dtype));
+    throw make_error(ErrorCode::kInvalidConfig, "{} is {}, expected float32, float16 or bfloat16{}", option,
+                     dtype_name(dtype), option == "mamba_ssm_cache_dtype" ? ", int16 or int8" : "");
   return dtype;
 }
 
+bool is_whole_number(DType dtype) { return dtype == DType::kInt16 || dtype == DType::kInt8; }
+
 }  // namespace
+
+std::vector<Shape> with_state_scales(std::vector<Shape> shapes, const std::vector<DType>& dtypes, int64_t parts) {
+  const size_t states = shapes.size();
+  for (size_t i = 0; i < states && i < dtypes.size(); ++i) {
+    if (!is_whole_number(dtypes[i])) continue;
+    const Shape& shape = shapes[i];
+    shapes.push_back(shape.rank() > 1 ? Shape(std::span(shape.begin(), shape.end() - 1)) : Shape{parts});
+  }
+  return shapes;
+}
+
+std::vector<DType> with_state_scales(std::vector<DType> dtypes) {
+  const size_t states = dtypes.size();
+  for (size_t i = 0; i < states; ++i)
+    if (is_whole_number(dtypes[i])) dtypes.push_back(DType::kFloat32);
+  return dtypes;
+}
 
 int64_t extended_num_groups(int64_t tp_size, int64_t n_groups) {
   require_positive("mamba2", {{"tensor_parallel_size", tp_size}, {"n_groups", n_groups}});
@@ -183,7 +202,14 @@ DType conv_state_dtype(const EngineConfig& config) {
 }
 
 DType recurrent_state_dtype(const EngineConfig& config) {
-  return checked_state_dtype(config.cache.mamba_ssm_cache_dtype.value_or(DType::kFloat32), "mamba_ssm_cache_dtype");
+  const DType dtype = config.cache.mamba_ssm_cache_dtype.value_or(DType::kFloat32);
+  if (is_whole_number(dtype)) return dtype;
+  return checked_state_dtype(dtype, "mamba_ssm_cache_dtype");
+}
+
+DType kda_recurrent_state_dtype(const EngineConfig& config) {
+  const DType dtype = recurrent_state_dtype(config);
+  return is_whole_number(dtype) ? dtype : DType::kFloat32;
 }
 
 DType linear_attention_state_dtype(const EngineConfig& config) {

@@ -74,10 +74,17 @@ struct KimiDeltaAttentionStateSizes {
 std::vector<Shape> kda_state_shape(int64_t tp_size, const KimiDeltaAttentionStateSizes& sizes,
                                    int64_t num_speculative_tokens = 0);
 
-// The configured dtypes; float32, float16 and bfloat16 are the ones a state can have. Throw Error(kInvalidConfig) else.
+// States of whole numbers (int16, int8) have a float32 scale for each row along their last axis: one more state, behind
+// all others, of the shape without that axis. A state of one axis is cut into `parts` rows. `dtypes` may have those of
+// the scales already.
+std::vector<Shape> with_state_scales(std::vector<Shape> shapes, const std::vector<DType>& dtypes, int64_t parts = 1);
+std::vector<DType> with_state_scales(std::vector<DType> dtypes);
+
+// The configured dtypes: float32, float16 and bfloat16, and for recurrent states int16 and int8 (state_scales). Throw
+// Error(kInvalidConfig) else.
 DType conv_state_dtype(const EngineConfig& config);              // mamba_cache_dtype, or the activations'
 DType recurrent_state_dtype(const EngineConfig& config);         // mamba_ssm_cache_dtype, or float32
 DType linear_attention_state_dtype(const EngineConfig& config);  // mamba_ssm_cache_dtype, mamba_cache_dtype, or float32
-inline constexpr DType kKdaRecurrentStateDType = DType::kFloat32;  // whatever the configuration says
+DType kda_recurrent_state_dtype(const EngineConfig& config);     // float32 unless whole numbers are asked for
 
 }  // namespace coluber

@@ -139,8 +139,23 @@ TEST(StateDType, FollowsTheConfigurationAndItsDefaults) {
   config.cache.mamba_ssm_cache_dtype = kBf16;
   EXPECT_EQ(recurrent_state_dtype(config), kBf16);
   EXPECT_EQ(linear_attention_state_dtype(config), kBf16);
+  EXPECT_EQ(kda_recurrent_state_dtype(config), DType::kFloat32);
   config.cache.mamba_ssm_cache_dtype = DType::kInt8;
-  expect_refused([&] { recurrent_state_dtype(config); }, {"mamba_ssm_cache_dtype", "int8"});
+  EXPECT_EQ(recurrent_state_dtype(config), DType::kInt8);
+  EXPECT_EQ(kda_recurrent_state_dtype(config), DType::kInt8);
+  config.cache.mamba_ssm_cache_dtype = DType::kInt32;
+  expect_refused([&] { recurrent_state_dtype(config); }, {"mamba_ssm_cache_dtype", "int32", "int16"});
+  config.cache.mamba_cache_dtype = DType::kInt8;
+  expect_refused([&] { conv_state_dtype(config); }, {"mamba_cache_dtype", "int8"});
+}
+
+TEST(StateDType, WholeNumbersHaveTheirScalesBehindAllOtherStates) {
+  const std::vector<DType> dtypes = with_state_scales({kBf16, DType::kInt16, DType::kFloat32});
+  EXPECT_EQ(dtypes, (std::vector<DType>{kBf16, DType::kInt16, DType::kFloat32, DType::kFloat32}));
+  const std::vector<Shape> shapes = with_state_scales({Shape{3, 8}, Shape{2, 4, 16}, Shape{2, 1}}, dtypes);
+  EXPECT_EQ(shapes, (std::vector<Shape>{Shape{3, 8}, Shape{2, 4, 16}, Shape{2, 1}, Shape{2, 4}}));
+  EXPECT_EQ(with_state_scales({Shape{64}}, with_state_scales({DType::kInt8}), 4),
+            (std::vector<Shape>{Shape{64}, Shape{4}}));
 }
 
 }  // namespace

@@ -99,9 +99,7 @@ void unpack_channel_blocks(const float* lanes, int64_t channels, int64_t inner, 
   }
 }
 
-}  // namespace
-
-void unpack_state(const TensorView& block, StateLaneOrder order, float* out) {
+void unpack_codes(const TensorView& block, StateLaneOrder order, float* out) {
   COLUBER_CHECK(block.is_contiguous(), "unpack_state takes one block, whose states are contiguous; found strides {}",
                 block.strides.to_string());
   const int64_t count = block.shape.count();
@@ -119,6 +117,19 @@ void unpack_state(const TensorView& block, StateLaneOrder order, float* out) {
   const int64_t head_size = count / heads;
   for (int64_t h = 0; h < heads; ++h)
     unpack_channel_blocks(lanes.data() + h * head_size, channels, head_size / channels, out + h * head_size);
+}
+
+}  // namespace
+
+void unpack_state(const TensorView& block, StateLaneOrder order, float* out, const TensorView* scales) {
+  unpack_codes(block, order, out);
+  if (scales == nullptr) return;
+  const int64_t count = block.shape.count(), rows = scales->shape.count();
+  COLUBER_CHECK(scales->dtype == DType::kFloat32 && scales->is_contiguous() && rows > 0 && count % rows == 0,
+                "a state of shape {} has {} scales of shape {}", block.shape.to_string(), dtype_name(scales->dtype),
+                scales->shape.to_string());
+  const auto* values = reinterpret_cast<const float*>(scales->data);
+  for (int64_t i = 0; i < count; ++i) out[i] *= values[i / (count / rows)];
 }
 
 }  // namespace coluber

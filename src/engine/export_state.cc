@@ -55,20 +55,22 @@ void turn_heads(ExportedState& state) {
 }
 
 void export_recurrent(const MambaBase& layer, int32_t slot, std::vector<ExportedState>& out) {
-  const std::vector<StateLaneOrder> orders = layer.get_state_lane_order();
-  const std::vector<std::string> names = layer.get_state_names();
-  for (size_t i = 0; i < layer.kv_cache().size(); ++i) {
+  const std::vector<DeclaredState> states = layer.declared_states();
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i].is_scales) continue;  // in the values of the state that they scale
+    const std::string& name = states[i].name;
     const TensorView block = block_of(layer.kv_cache()[i], slot);
     ExportedState state;
-    state.name = "state." + layer_number(layer.layer_name()) + "." + names[i];
+    state.name = "state." + layer_number(layer.layer_name()) + "." + name;
     state.values.resize(static_cast<size_t>(block.shape.count()));
-    unpack_state(block, orders[i], state.values.data());
+    TensorView scales;
+    if (states[i].scales >= 0) scales = block_of(layer.kv_cache()[static_cast<size_t>(states[i].scales)], slot);
+    unpack_state(block, states[i].order, state.values.data(), states[i].scales >= 0 ? &scales : nullptr);
     state.shape = {1};
     state.shape.insert(state.shape.end(), block.shape.begin(), block.shape.end());
-    if ((names[i] == "conv" || names[i].starts_with("conv.")) && block.shape.rank() == 2)
+    if ((name == "conv" || name.starts_with("conv.")) && block.shape.rank() == 2)
       transpose(state, block.shape[0], block.shape[1]);
-    if (layer.mamba_type() == MambaAttentionBackendEnum::kGdnAttn && names[i].starts_with("recurrent"))
-      turn_heads(state);
+    if (layer.mamba_type() == MambaAttentionBackendEnum::kGdnAttn && name.starts_with("recurrent")) turn_heads(state);
     out.push_back(std::move(state));
   }
 }

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
+#include "engine/cache_dtypes.h"
 #include "engine/description.h"
 #include "engine/fingerprint.h"
 #include "engine/host_memory.h"
@@ -43,10 +44,6 @@ class Problems {
  private:
   std::string text_;
 };
-
-bool is_state_dtype(const std::optional<DType>& dtype) {
-  return !dtype || *dtype == DType::kFloat32 || *dtype == DType::kBFloat16 || *dtype == DType::kFloat16;
-}
 
 void check_cache_options(const EngineOptions& o, Problems& p) {
   p.require(!o.mamba_block_size || (*o.mamba_block_size >= 1 && *o.mamba_block_size <= kLongest),
@@ -84,9 +81,7 @@ void check_options(const EngineOptions& o) {
             fmt::format("max_num_batched_tokens must be 1 to {}, found {}", 1 << 20, o.max_num_batched_tokens));
   p.require(o.block_size >= 1 && o.block_size <= 4096,
             fmt::format("block_size must be 1 to 4096, found {}", o.block_size));
-  p.require(is_state_dtype(o.mamba_cache_dtype), "mamba_cache_dtype must be float32, bfloat16 or float16");
-  p.require(is_state_dtype(o.mamba_ssm_cache_dtype), "mamba_ssm_cache_dtype must be float32, bfloat16 or float16");
-  p.require(is_state_dtype(o.kv_cache_dtype), "kv_cache_dtype must be float32, bfloat16 or float16");
+  for (const std::string& problem : cache_dtype_problems(o)) p.require(false, problem);
   p.require(o.tensor_parallel_size >= 1 && o.tensor_parallel_size <= 1024,
             fmt::format("tensor_parallel_size must be 1 to 1024, found {}", o.tensor_parallel_size));
   p.require(o.num_speculative_tokens >= 0 && o.num_speculative_tokens <= 64,
@@ -170,6 +165,7 @@ void unify_pages(const EngineOptions& options, const ModelFamily& family, Loaded
 
 void load_weights(const EngineOptions& options, LoadedModel& loaded, bool describe_only) {
   const ModelFamily& family = find_family(loaded.config_json, loaded.path, *loaded.weights);
+  take_state_dtype_of_config(options, config_of(loaded), loaded.path, loaded.config->cache);
   if (options.cache_layout == CacheLayout::kShared) unify_pages(options, family, loaded);
   if (!describe_only) {
     check_fits_memory(*loaded.weights);
@@ -179,6 +175,7 @@ void load_weights(const EngineOptions& options, LoadedModel& loaded, bool descri
                            *loaded.pool,       options.load_progress, describe_only};
   loaded.model = family.load(context);
   set_max_model_len(options, loaded.model->info(), *loaded.config);
+  check_has_scaled_states(*loaded.config);
   choose_replay(options, *loaded.config);
 }
 

@@ -272,12 +272,14 @@ bool StateCache::keep_inner_states(Sequence& sequence) {
   return finite;
 }
 
-bool StateCache::is_finite(int32_t id) const {
-  const std::byte* slot = slots_->page(id);
-  return std::ranges::all_of(slot_floats_, [slot](const FloatRange& range) {
-    return all_finite(slot + range.offset, range.dtype, range.count);
-  });
+bool StateCache::is_finite(const std::byte* page, const std::vector<FloatRange>& ranges) {
+  for (const FloatRange& range : ranges)
+    for (int64_t row = 0; row < range.rows; ++row)
+      if (!all_finite(page + range.offset + row * range.row_stride_bytes, range.dtype, range.count)) return false;
+  return true;
 }
+
+bool StateCache::is_finite(int32_t id) const { return is_finite(slots_->page(id), slot_floats_); }
 
 bool StateCache::states_are_finite(const Sequence& sequence) const { return is_finite(sequence.state_slot); }
 
@@ -286,9 +288,7 @@ bool StateCache::new_pages_are_finite(Sequence& sequence) const {
   if (!pages_) return true;
   const int64_t block = attention_layout_.block_size;
   for (int64_t i = sequence.checked_tokens / block; (i + 1) * block <= sequence.num_computed_tokens; ++i) {
-    const std::byte* page = pages_->page(sequence.pages[static_cast<size_t>(i)]);
-    for (const FloatRange& range : page_floats_)
-      if (!all_finite(page + range.offset, range.dtype, range.count)) return false;
+    if (!is_finite(pages_->page(sequence.pages[static_cast<size_t>(i)]), page_floats_)) return false;
     sequence.checked_tokens = (i + 1) * block;
   }
   return true;

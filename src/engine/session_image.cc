@@ -23,18 +23,14 @@ std::string kind_of(const AttentionLayerBase& layer) {
 
 SavedLayer recurrent_layer(const MambaBase& layer, const StateLayout::Layer& placed) {
   SavedLayer saved{layer.layer_name(), kind_of(layer), {}, {}};
-  const std::vector<Shape> shapes = layer.get_state_shape();
-  const std::vector<DType> dtypes = layer.get_state_dtype();
-  const std::vector<StateLaneOrder> orders = layer.get_state_lane_order();
-  const std::vector<std::string> names = layer.get_state_names();
-  const std::vector<StateSplit> splits = layer.get_state_split(shapes);
-  for (size_t i = 0; i < shapes.size(); ++i) {
+  const std::vector<DeclaredState> declared = layer.declared_states();
+  for (size_t i = 0; i < declared.size(); ++i) {
     SavedState state;
-    state.name = names[i];
-    state.dtype = dtypes[i];
-    state.shape = state.whole_shape = shapes[i];
-    state.split = splits[i];
-    state.order = orders[i];
+    state.name = declared[i].name;
+    state.dtype = declared[i].dtype;
+    state.shape = state.whole_shape = declared[i].shape;
+    state.split = declared[i].split;
+    state.order = declared[i].order;
     state.offset = placed.offset + placed.state_offsets[i];
     saved.states.push_back(std::move(state));
   }
@@ -42,7 +38,8 @@ SavedLayer recurrent_layer(const MambaBase& layer, const StateLayout::Layer& pla
 }
 
 SavedLayer attention_layer(const AttentionLayerBase& layer, const FullAttentionSpec& spec, int64_t offset) {
-  SavedAttention saved{spec.dtype, spec.planes, spec.num_kv_heads, spec.num_kv_heads, spec.head_size, 0, offset};
+  SavedAttention saved{spec.dtype, spec.planes, spec.num_kv_heads, spec.num_kv_heads, spec.stored_head_size(),
+                       0,          offset};
   // What a page holds beyond its planes is what the layer notes about each token.
   saved.extra = (spec.page_size_bytes() - saved.bytes(spec.block_size)) / dtype_bytes(spec.dtype, spec.block_size);
   return {layer.layer_name(), kind_of(layer), {}, saved};

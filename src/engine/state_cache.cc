@@ -94,7 +94,11 @@ void StateCache::find_floats(const EngineConfig& config) {
     auto spec =
         std::get<FullAttentionSpec>(config.layers[static_cast<size_t>(layer.layer_index)]->get_kv_cache_spec(config));
     spec.page_size_padded.reset();
-    page_floats_.push_back({layer.offset, spec.page_size_bytes() / dtype_size(spec.dtype), spec.dtype});
+    const int64_t elements = spec.page_size_bytes() / dtype_size(spec.dtype), row = spec.stored_head_size();
+    if (spec.row_scales)
+      page_floats_.push_back({layer.offset + spec.head_size, 1, DType::kFloat32, elements / row, row});
+    else
+      page_floats_.push_back({layer.offset, elements, spec.dtype});
   }
 }
 

@@ -249,12 +249,16 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   Hash128 fingerprint_;
   int64_t long_rope_beyond_;
 
-  // Elements of one kind in a slot or a page.
+  // Elements of one kind in a slot or a page; of rows that end in their scale the scales alone, which are finite where
+  // the rows are.
   struct FloatRange {
     int64_t offset = 0;
     int64_t count = 0;
     DType dtype = DType::kFloat32;
+    int64_t rows = 1;
+    int64_t row_stride_bytes = 0;
   };
+  static bool is_finite(const std::byte* page, const std::vector<FloatRange>& ranges);
   StateCacheOptions options_;
   std::vector<MambaBase*> replay_layers_;
   int64_t ring_length_ = 0;

@@ -11,15 +11,20 @@ namespace {
 
 class StateCacheTest : public testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { load(DType::kFloat32, MambaCacheMode::kNone); }
+  void load(DType pages, MambaCacheMode mode) {
     EngineOptions options;
     options.model = std::string(COLUBER_SOURCE_DIR) + "/tests/data/lfm2";  // convolution states and attention pages
     options.num_threads = 1;
+    options.kv_cache_dtype = pages;
+    runner_.reset();
+    cache_.reset();
     loaded_ = load_model(options);
-    make_cache(int64_t{64} << 20);
+    make_cache(int64_t{64} << 20, mode);
   }
-  void make_cache(int64_t memory_bytes) {
+  void make_cache(int64_t memory_bytes, MambaCacheMode mode = MambaCacheMode::kNone) {
     StateCacheOptions options;
+    options.policy.mode = mode;
     options.num_slots = 4;
     options.memory_bytes = memory_bytes;
     options.poison = true;
@@ -117,6 +122,26 @@ TEST_F(StateCacheTest, MemoryOfALongSequenceIsGivenBackWhenItEnds) {
   cache_->release(large);
   EXPECT_LT(cache_->mapped_bytes(), int64_t{16} << 20);
   EXPECT_EQ(code_of_run(small, 4), ErrorCode::kOk) << "who still runs keeps what is his";
+}
+
+TEST_F(StateCacheTest, PagesWithANumberThatIsNotFiniteAreKeptForNobody) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8, DType::kFloat8E4M3}) {
+    for (const bool broken : {false, true}) {
+      SCOPED_TRACE(dtype_name(dtype));
+      load(dtype, MambaCacheMode::kAuto);
+      Sequence sequence = prompt(40);
+      sequence.request_id = 1;
+      ASSERT_TRUE(cache_->reserve(sequence, 40));
+      run(sequence, 40);
+      SessionBytes bytes = cache_->saved_bytes(sequence);
+      std::vector<std::byte> nan(bytes.pages[1].size(), std::byte{0xff});
+      if (broken) bytes.pages[1] = nan;
+      cache_->restore(sequence, bytes);
+      cache_->finish(sequence);
+      EXPECT_EQ(cache_->counters().non_finite, broken ? 1 : 0);
+      EXPECT_EQ(cache_->counters().published, broken ? 0 : 1);
+    }
+  }
 }
 
 TEST_F(StateCacheTest, ACacheTooSmallForOneSequenceIsRefusedWithTheSizes) {

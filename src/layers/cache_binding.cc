@@ -18,8 +18,10 @@ LayerSpecs gather_layer_specs(const EngineConfig& config) {
         throw make_error(ErrorCode::kInvalidConfig,
                          "layer '{}' gives a MambaSpec but is no MambaBase; derive it from MambaBase",
                          layer->layer_name());
-      specs.states.push_back({layer->layer_name(), layer->layer_index(), *mamba, recurrent->get_state_lane_order(),
-                              recurrent->get_replayssm_shape()});
+      std::vector<StateLaneOrder> orders = recurrent->get_state_lane_order();
+      orders.resize(mamba->shapes.size(), StateLaneOrder::kContract);  // scales
+      specs.states.push_back(
+          {layer->layer_name(), layer->layer_index(), *mamba, std::move(orders), recurrent->get_replayssm_shape()});
     } else {
       specs.attention.push_back({layer->layer_name(), layer->layer_index(), std::get<FullAttentionSpec>(spec)});
     }

@@ -3,6 +3,8 @@
 
 #include "base/error.h"
 #include "layers/recurrent_layer.h"
+#include "layers/staged_state.h"
+#include "tensor/workspace.h"
 
 namespace coluber {
 
@@ -59,12 +61,16 @@ void DeltaStep::attend(DeltaRuleArgs args) const {
     if (all.gate != nullptr) args.gate = all.gate + first * all.gate_stride;
     if (all.beta != nullptr) args.beta = all.beta + first * all.beta_stride;
     args.y = all.y + first * all.y_stride;
-    args.state = slots_of(rows, 1);
+    const WorkspaceScope scope(*batch_.workspace);
+    const StagedState state(layer_, batch_, 1, slots_of(rows, 1), rows.count,
+                            rows.query_start_loc != nullptr ? prefill_exports(metadata_.exports) : StateExports{});
+    args.state = state.slots();
     args.rows = rows.count;
     args.query_start_loc = rows.query_start_loc;
-    args.exports = rows.query_start_loc != nullptr ? prefill_exports(metadata_.exports) : StateExports{};
+    args.exports = state.exports();
     check_delta_rule(args);
     delta_rule()(args, *batch_.thread_pool, *batch_.workspace);
+    state.write_back();
   }
 }
 

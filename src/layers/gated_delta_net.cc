@@ -103,12 +103,13 @@ std::vector<Shape> GatedDeltaNet::get_state_shape() const {
   sizes.head_k_dim = config_.head_k_dim;
   sizes.head_v_dim = config_.head_v_dim;
   sizes.conv_kernel = config_.conv_kernel;
-  return gated_delta_net_state_shape(engine_config_.parallel.tensor_parallel_size, sizes,
-                                     engine_config_.speculative.num_speculative_tokens);
+  return with_state_scales(gated_delta_net_state_shape(engine_config_.parallel.tensor_parallel_size, sizes,
+                                                       engine_config_.speculative.num_speculative_tokens),
+                           get_state_dtype());
 }
 
 std::vector<DType> GatedDeltaNet::get_state_dtype() const {
-  return {conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)};
+  return with_state_scales({conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)});
 }
 
 std::vector<StateLaneOrder> GatedDeltaNet::get_state_lane_order() const {

@@ -84,13 +84,13 @@ std::vector<Shape> GatedLinearAttention::get_state_shape() const {
       shapes.push_back(short_conv_state_shape(ranks, input.proj.out_features(), config_.conv_size).front());
   shapes.push_back(
       linear_attention_state_shape(ranks, config_.num_heads, config_.head_k_dim, config_.head_v_dim).front());
-  return shapes;
+  return with_state_scales(std::move(shapes), get_state_dtype());
 }
 
 std::vector<DType> GatedLinearAttention::get_state_dtype() const {
   std::vector<DType> dtypes(config_.conv_size > 0 ? inputs_.size() : 0, conv_state_dtype(engine_config_));
   dtypes.push_back(linear_attention_state_dtype(engine_config_));
-  return dtypes;
+  return with_state_scales(std::move(dtypes));
 }
 
 std::vector<std::string> GatedLinearAttention::get_state_names() const {

@@ -69,12 +69,13 @@ std::vector<Shape> KimiDeltaAttention::get_state_shape() const {
   sizes.num_heads = config_.num_heads;
   sizes.head_dim = config_.head_dim;
   sizes.conv_kernel = config_.conv_kernel;
-  return kda_state_shape(engine_config_.parallel.tensor_parallel_size, sizes,
-                         engine_config_.speculative.num_speculative_tokens);
+  return with_state_scales(kda_state_shape(engine_config_.parallel.tensor_parallel_size, sizes,
+                                           engine_config_.speculative.num_speculative_tokens),
+                           get_state_dtype());
 }
 
 std::vector<DType> KimiDeltaAttention::get_state_dtype() const {
-  return {conv_state_dtype(engine_config_), DType::kFloat32};
+  return with_state_scales({conv_state_dtype(engine_config_), kda_recurrent_state_dtype(engine_config_)});
 }
 
 std::vector<StateLaneOrder> KimiDeltaAttention::get_state_lane_order() const {

@@ -30,9 +30,9 @@ LatentAttentionConfig checked(LatentAttentionConfig config, const WeightLoader& 
   checks.expect(!selects || config.q_lora_rank.has_value(), "choosing keys needs a query latent (q_lora_rank)");
   if (config.q_lora_rank) checks.expect_positive("query latent (q_lora_rank)", *config.q_lora_rank);
   const DType dtype = loader.config().cache.kv_cache_dtype;
-  checks.expect(
-      dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16,
-      fmt::format("key-value cache dtype: expected float32, bfloat16 or float16, found {}", dtype_name(dtype)));
+  checks.expect(is_page_dtype(dtype), fmt::format("key-value cache dtype: expected float32, bfloat16, float16, int8 or "
+                                                  "float8_e4m3fn, found {}",
+                                                  dtype_name(dtype)));
   checks.expect_positive("cache block size", loader.config().cache.block_size);
   checks.finish("latent attention", loader);
   if (config.qk_rope_head_dim == 0) config.rope.reset();

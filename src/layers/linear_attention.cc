@@ -101,11 +101,14 @@ LinearAttention::LinearAttention(const LinearAttentionConfig& config, WeightLoad
 }
 
 std::vector<Shape> LinearAttention::get_state_shape() const {
-  return linear_attention_state_shape(engine_config_.parallel.tensor_parallel_size, config_.num_heads,
-                                      config_.head_dim);
+  return with_state_scales(
+      linear_attention_state_shape(engine_config_.parallel.tensor_parallel_size, config_.num_heads, config_.head_dim),
+      get_state_dtype());
 }
 
-std::vector<DType> LinearAttention::get_state_dtype() const { return {linear_attention_state_dtype(engine_config_)}; }
+std::vector<DType> LinearAttention::get_state_dtype() const {
+  return with_state_scales({linear_attention_state_dtype(engine_config_)});
+}
 
 // By head: [T, H, 3, D]; else [3, T, H, D].
 void LinearAttention::project(const ForwardBatch& batch, const float* x, float* qkv) const {

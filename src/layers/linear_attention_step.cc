@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "layers/recurrent_layer.h"
+#include "layers/staged_state.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -54,15 +55,19 @@ void LinearAttentionStep::attend(GatedLinearAttentionArgs args, size_t state) co
   zero_padding(args.o, args.o_stride, args.num_heads * args.value_dim);
   if (metadata_.num_decodes > 0) {
     args.rows = metadata_.num_decodes;
-    args.state = slots(state, 0);
+    const StagedState staged(layer_, batch_, state, slots(state, 0), args.rows);
+    args.state = staged.slots();
     gated_linear_attention_update()(args, *batch_.thread_pool, *batch_.workspace);
+    staged.write_back();
   }
   if (metadata_.num_prefills > 0) {
     args.rows = metadata_.num_prefills;
-    args.state = slots(state, metadata_.num_decodes);
+    const StagedState staged(layer_, batch_, state, slots(state, metadata_.num_decodes), args.rows);
+    args.state = staged.slots();
     args.query_start_loc = metadata_.query_start_loc.data() + metadata_.num_decodes;
     if (batch_.deterministic) args.chunk_size = 1;
     gated_linear_attention()(args, *batch_.thread_pool, *batch_.workspace);
+    staged.write_back();
   }
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/norm/norm.h"
 #include "kernels/scan/selective_scan.h"
 #include "layers/recurrent_layer.h"
+#include "layers/staged_state.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -89,7 +90,7 @@ std::vector<Shape> MambaMixer::get_state_shape() const {
   const int64_t ranks = engine_config_.parallel.tensor_parallel_size;
   std::vector<Shape> shapes =
       mamba1_state_shape(ranks, config_.intermediate_size, config_.state_size, config_.conv_kernel);
-  if (config_.num_heads == 0) return shapes;
+  if (config_.num_heads == 0) return with_state_scales(std::move(shapes), get_state_dtype());
   if (config_.num_heads % ranks != 0) {
     throw make_error(ErrorCode::kInvalidConfig,
                      "layer '{}': {} mamba heads do not split over a tensor-parallel size of {}; choose a size that "
@@ -97,11 +98,11 @@ std::vector<Shape> MambaMixer::get_state_shape() const {
                      layer_name(), config_.num_heads, ranks);
   }
   shapes[1] = Shape{config_.num_heads / ranks, config_.head_channels(), config_.state_size};
-  return shapes;
+  return with_state_scales(std::move(shapes), get_state_dtype());
 }
 
 std::vector<DType> MambaMixer::get_state_dtype() const {
-  return {conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)};
+  return with_state_scales({conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)});
 }
 
 std::vector<StateLaneOrder> MambaMixer::get_state_lane_order() const {
@@ -160,7 +161,8 @@ StateSlots slots_of_head(StateSlots slots, int64_t first_element) {
 }  // namespace
 
 void MambaMixer::scan_head(const ForwardBatch& batch, int64_t head, const float* z, const float* delta,
-                           const float* dt_b_c, float* x) const {
+                           const float* dt_b_c, float* x, const StagedState& decoded,
+                           const StagedState& prefilled) const {
   const auto& metadata = batch.metadata<Mamba1AttentionMetadata>(*this);
   const int64_t channels = config_.head_channels(), states = config_.state_size, decodes = metadata.num_decodes;
   SelectiveScanArgs args;
@@ -177,7 +179,7 @@ void MambaMixer::scan_head(const ForwardBatch& batch, int64_t head, const float*
   args.channels = channels;
   args.state_size = states;
   if (decodes > 0) {
-    args.state = slots_of_head(decode_slots(metadata, kv_cache()[1]), head * channels * states);
+    args.state = slots_of_head(decoded.slots(), head * channels * states);
     args.rows = decodes;
     selective_state_update()(args, *batch.thread_pool);
   }
@@ -188,12 +190,25 @@ void MambaMixer::scan_head(const ForwardBatch& batch, int64_t head, const float*
     args.b += decodes * args.b_stride;
     args.c += decodes * args.c_stride;
     args.z += decodes * args.z_stride;
-    args.state = slots_of_head(prefill_slots(metadata, kv_cache()[1]), head * channels * states);
+    args.state = slots_of_head(prefilled.slots(), head * channels * states);
     args.rows = metadata.num_prefills;
     args.query_start_loc = metadata.query_start_loc_p.data();
-    args.exports = prefill_exports(metadata.exports);
+    args.exports = prefilled.exports();
     selective_scan()(args, *batch.thread_pool);
   }
+}
+
+void MambaMixer::scan(const ForwardBatch& batch, const float* z, const float* delta, const float* dt_b_c,
+                      float* x) const {
+  const auto& metadata = batch.metadata<Mamba1AttentionMetadata>(*this);
+  const int64_t decodes = metadata.num_decodes, prefills = metadata.num_prefills;
+  const StagedState decoded(*this, batch, 1, decodes > 0 ? decode_slots(metadata, kv_cache()[1]) : StateSlots{},
+                            decodes);
+  const StagedState prefilled(*this, batch, 1, prefills > 0 ? prefill_slots(metadata, kv_cache()[1]) : StateSlots{},
+                              prefills, prefills > 0 ? prefill_exports(metadata.exports) : StateExports{});
+  for (int64_t h = 0; h < config_.head_count(); ++h) scan_head(batch, h, z, delta, dt_b_c, x, decoded, prefilled);
+  decoded.write_back();
+  prefilled.write_back();
 }
 
 void MambaMixer::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
@@ -218,7 +233,7 @@ void MambaMixer::forward(const ForwardBatch& batch, const float* x, float* y, bo
   for (int64_t h = 0; h < heads; ++h)
     dt_proj_[static_cast<size_t>(h)].forward(batch, dt_b_c + h * width, heads * width, tokens, delta + h * head,
                                              channels);
-  for (int64_t h = 0; h < heads; ++h) scan_head(batch, h, xz + channels, delta, dt_b_c, inner);
+  scan(batch, xz + channels, delta, dt_b_c, inner);
   out_proj_.forward(batch, inner, tokens, y, accumulate);
 }
 

@@ -41,6 +41,8 @@ struct MambaMixerConfig {
   int64_t x_proj_width() const noexcept { return time_step_rank + 2 * state_size; }  // of one head
 };
 
+class StagedState;
+
 class MambaMixer : public MambaBase {
  public:
   // `loader` is scoped to the mixer ("backbone.layers.2.mixer", which becomes its name); registers the layer in the
@@ -63,7 +65,8 @@ class MambaMixer : public MambaBase {
   void convolve(const ForwardBatch& batch, const float* in, float* out) const;
   void norm_dt_b_c(const ForwardBatch& batch, float* dt_b_c) const;
   void scan_head(const ForwardBatch& batch, int64_t head, const float* z, const float* delta, const float* dt_b_c,
-                 float* x) const;
+                 float* x, const StagedState& decoded, const StagedState& prefilled) const;
+  void scan(const ForwardBatch& batch, const float* z, const float* delta, const float* dt_b_c, float* x) const;
 
   MambaMixerConfig config_;
   const EngineConfig& engine_config_;

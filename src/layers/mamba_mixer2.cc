@@ -9,6 +9,7 @@
 #include "kernels/norm/norm.h"
 #include "kernels/scan/ssd.h"
 #include "layers/recurrent_layer.h"
+#include "layers/staged_state.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -89,8 +90,9 @@ Mamba2StateSizes MambaMixer2::state_sizes() const {
 }
 
 std::vector<Shape> MambaMixer2::get_state_shape() const {
-  return mamba2_state_shape(engine_config_.parallel.tensor_parallel_size, state_sizes(),
-                            engine_config_.speculative.num_speculative_tokens);
+  return with_state_scales(mamba2_state_shape(engine_config_.parallel.tensor_parallel_size, state_sizes(),
+                                              engine_config_.speculative.num_speculative_tokens),
+                           get_state_dtype());
 }
 
 std::vector<Shape> MambaMixer2::get_replayssm_shape() const {
@@ -100,7 +102,7 @@ std::vector<Shape> MambaMixer2::get_replayssm_shape() const {
 }
 
 std::vector<DType> MambaMixer2::get_state_dtype() const {
-  return {conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)};
+  return with_state_scales({conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)});
 }
 
 void MambaMixer2::project_in(const ForwardBatch& batch, const float* x, float* projected) const {
@@ -206,9 +208,11 @@ void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float*
   args.y = y;
   args.y_stride = config_.intermediate_size();
   if (decodes > 0) {
-    args.state = decode_slots(metadata, kv_cache()[1]);
+    const StagedState state(*this, batch, 1, decode_slots(metadata, kv_cache()[1]), decodes);
+    args.state = state.slots();
     args.rows = decodes;
     replays ? replay(batch, args) : ssd_state_update()(args, *batch.thread_pool, *batch.workspace);
+    state.write_back();
   }
   if (metadata.num_prefills > 0) {
     args.x += decodes * args.x_stride;
@@ -216,13 +220,16 @@ void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float*
     args.c += decodes * args.c_stride;
     args.dt += decodes * args.dt_stride;
     args.y += decodes * args.y_stride;
-    args.state = prefill_slots(metadata, kv_cache()[1]);
+    const StagedState state(*this, batch, 1, prefill_slots(metadata, kv_cache()[1]), metadata.num_prefills,
+                            prefill_exports(metadata.exports));
+    args.state = state.slots();
     args.rows = metadata.num_prefills;
     args.query_start_loc = metadata.query_start_loc_p.data();
-    args.exports = prefill_exports(metadata.exports);
+    args.exports = state.exports();
     args.chunk_size = batch.deterministic ? 1 : 0;
     if (replays) fold_rings(batch, args);
     ssd_chunk_scan()(args, *batch.thread_pool, *batch.workspace);
+    state.write_back();
   }
 }
 

@@ -67,12 +67,13 @@ Mlstm::Mlstm(const MlstmConfig& config, WeightLoader loader)
 }
 
 std::vector<Shape> Mlstm::get_state_shape() const {
-  return {Shape{config_.num_heads, key_dim(), value_dim()}, Shape{config_.num_heads, key_dim()},
-          Shape{config_.num_heads, 1}};
+  return with_state_scales(std::vector{Shape{config_.num_heads, key_dim(), value_dim()},
+                                       Shape{config_.num_heads, key_dim()}, Shape{config_.num_heads, 1}},
+                           get_state_dtype());
 }
 
 std::vector<DType> Mlstm::get_state_dtype() const {
-  return {recurrent_state_dtype(engine_config_), DType::kFloat32, DType::kFloat32};
+  return with_state_scales({recurrent_state_dtype(engine_config_), DType::kFloat32, DType::kFloat32});
 }
 
 void Mlstm::recall(const ForwardBatch& batch, const float* qkvo, const float* gates, float* out) const {
@@ -91,7 +92,8 @@ void Mlstm::recall(const ForwardBatch& batch, const float* qkvo, const float* ga
     args.soft_cap = static_cast<float>(config_.gate_soft_cap);
     args.eps = static_cast<float>(config_.eps);
     args.y = out + rows.first_token * inner;
-    args.c = step.slots(rows, 0);
+    const StagedState c = step.stage(rows, 0);
+    args.c = c.slots();
     args.n = step.slots(rows, 1);
     args.m = step.slots(rows, 2);
     args.query_start_loc = rows.query_start_loc;
@@ -101,6 +103,7 @@ void Mlstm::recall(const ForwardBatch& batch, const float* qkvo, const float* ga
     args.key_dim = key_dim();
     args.value_dim = value_dim();
     mlstm()(args, *batch.thread_pool, *batch.workspace);
+    c.write_back();
   });
 }
 

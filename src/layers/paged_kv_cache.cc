@@ -1,21 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/paged_kv_cache.h"
 
+#include <algorithm>
+
 #include "base/dtype.h"
 #include "base/error.h"
 #include "kernels/attention/store_kv.h"
 
 namespace coluber {
 
-PagedKvCache::PagedKvCache(const FullAttentionSpec& spec, int64_t extra) : spec_(spec), extra_(extra) {
-  if (extra > 0) spec_.page_size_padded = spec_.page_size_bytes() + dtype_bytes(spec_.dtype, spec_.block_size * extra);
+PagedKvCache::PagedKvCache(const FullAttentionSpec& spec, int64_t extra)
+    : spec_(spec), extra_(extra), extra_dtype_(spec.dtype) {
+  spec_.row_scales = has_row_scale(spec_.dtype);
+  if (spec_.row_scales) extra_dtype_ = DType::kFloat32;
+  if (extra > 0) spec_.page_size_padded = spec_.page_size_bytes() + dtype_bytes(extra_dtype_, spec_.block_size * extra);
 }
 
 void PagedKvCache::bind(const AttentionLayerBase& layer, const TensorView& page) {
   COLUBER_CHECK(page.shape.rank() == 4 && page.shape[1] == 1 && page.shape[2] == 1,
                 "layer '{}': pages are bytes [B, 1, 1, C], found {}", layer.layer_name(), page.shape.to_string());
   const int64_t bytes = page.shape[3] * dtype_size(page.dtype), stride = page.strides[0] * dtype_size(page.dtype);
-  const int64_t element = dtype_size(spec_.dtype);
+  const int64_t element =
+      extra_ > 0 ? std::max(dtype_size(spec_.dtype), dtype_size(extra_dtype_)) : dtype_size(spec_.dtype);
+  if (extra_ > 0 && spec_.row_scales && spec_.planes * spec_.block_size * spec_.num_kv_heads * spec_.head_size % 4 != 0)
+    throw make_error(
+        ErrorCode::kInvalidConfig,
+        "layer '{}': behind {} tokens of {} heads of {} in {} its notes do not lie at multiples of 4 bytes; "
+        "choose a block size of a multiple of 4, or a wider kv_cache_dtype",
+        layer.layer_name(), spec_.block_size, spec_.num_kv_heads, spec_.head_size, dtype_name(spec_.dtype));
   if (bytes < spec_.page_size_bytes() || (page.shape[0] > 1 && stride < bytes)) {
     throw make_error(ErrorCode::kInvalidConfig,
                      "layer '{}': a page needs {} bytes, the cache gives {} at a stride of {}", layer.layer_name(),
@@ -32,9 +44,10 @@ void PagedKvCache::bind(const AttentionLayerBase& layer, const TensorView& page)
 
 KvPages PagedKvCache::extra_pages() const noexcept {
   KvPages extra = pages_;
-  extra.base += dtype_bytes(spec_.dtype, spec_.planes * spec_.block_size * pages_.row_elements());
+  extra.base += spec_.planes * spec_.block_size * pages_.token_bytes();
   extra.num_kv_heads = 1;
   extra.head_dim = extra_;
+  extra.dtype = extra_dtype_;
   extra.shared_values = true;
   return extra;
 }
@@ -86,9 +99,8 @@ std::vector<float> PagedKvCache::read(const AttentionLayerBase& layer, std::span
   for (int64_t t = 0; t < num_tokens; ++t) {
     const std::byte* page = pages_.page(ids[static_cast<size_t>(t / block)]);
     for (int64_t h = 0; h < heads; ++h) {
-      const int64_t element = plane * pages_.plane_elements() + (t % block * heads + h) * head_dim;
-      convert_to_float(page + dtype_bytes(pages_.dtype, element), pages_.dtype, head_dim,
-                       out.data() + (h * num_tokens + t) * head_dim);
+      const int64_t at = plane * pages_.plane_bytes() + t % block * pages_.token_bytes() + h * pages_.head_bytes();
+      read_kv_row(pages_, page + at, head_dim, out.data() + (h * num_tokens + t) * head_dim);
     }
   }
   return out;

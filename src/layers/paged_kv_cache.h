@@ -2,8 +2,9 @@
 //
 // The paged keys and values of one attention layer, as its forward and the engine's export see them: checks and keeps
 // the pages that the cache binds, writes a step's tokens into them, and names them to the attention kernel. A page may
-// end in a third plane, `extra` elements a token: what a layer notes about a token beside key and value. Owns no page.
-// Bound on one thread; one forward at a time.
+// end in a third plane, `extra` elements a token: what a layer notes about a token beside key and value, in float32
+// where keys and values are narrower than 16 bits (notes are read to choose, and written again). Owns no page. Bound on
+// one thread; one forward at a time.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +32,18 @@ class KeyValueLayer : public AttentionLayerBase {
   virtual ExportedKeyValues export_key_values(std::span<const int32_t> pages, int64_t num_tokens) const = 0;
 };
 
+// What pages can hold; the narrow ones with a scale a row.
+inline bool is_page_dtype(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16 || dtype == DType::kInt8 ||
+         dtype == DType::kFloat8E4M3;
+}
+
 class PagedKvCache {
  public:
   PagedKvCache() = default;
   explicit PagedKvCache(const FullAttentionSpec& spec, int64_t extra = 0);
 
-  // The spec with room for the extra plane.
+  // The spec with room for the extra plane and, of bytes, the rows' scales.
   const FullAttentionSpec& spec() const noexcept { return spec_; }
   // Throws Error(kInvalidConfig) where pages are too small or not aligned.
   void bind(const AttentionLayerBase& layer, const TensorView& page);
@@ -62,6 +69,7 @@ class PagedKvCache {
 
   FullAttentionSpec spec_;
   int64_t extra_ = 0;
+  DType extra_dtype_ = DType::kFloat32;
   KvPages pages_;
   int64_t num_pages_ = 0;
 };

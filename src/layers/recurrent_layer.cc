@@ -103,7 +103,7 @@ void zero_padding(const ForwardBatch& batch, int64_t computed, float* values, in
 }
 
 void check_bound(const MambaBase& layer, std::span<const int64_t> state_elements) {
-  COLUBER_CHECK(layer.kv_cache().size() == state_elements.size(),
+  COLUBER_CHECK(layer.kv_cache().size() == state_elements.size() + layer.num_bound_scales(),
                 "layer '{}' has no cache: bind_kv_cache was not called", layer.layer_name());
   for (size_t i = 0; i < state_elements.size(); ++i) {
     const TensorView& state = layer.kv_cache()[i];

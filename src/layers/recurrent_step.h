@@ -12,6 +12,7 @@
 #include "coluber/model.h"
 #include "kernels/state_slots.h"
 #include "layers/recurrent_layer.h"
+#include "layers/staged_state.h"
 
 namespace coluber {
 
@@ -34,6 +35,10 @@ class RecurrentStep {
       run(RecurrentRows{metadata_.num_decodes, metadata_.num_prefills, metadata_.query_start_loc_p.data()});
   }
   StateSlots slots(const RecurrentRows& rows, size_t state) const;
+  // The same for a state that may be of whole numbers.
+  StagedState stage(const RecurrentRows& rows, size_t state) const {
+    return StagedState(layer_, batch_, state, slots(rows, state), rows.rows);
+  }
   // Of a tensor [T, width]: tokens that pad the batch have no row, and nothing else writes theirs.
   void zero_padding(float* values, int64_t width) const;
   // delta [T, cols]: the token before minus the token; `state` holds each row's last token.

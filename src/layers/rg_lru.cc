@@ -88,7 +88,7 @@ std::vector<Shape> RgLru::get_state_shape() const {
   std::vector<Shape> shapes =
       short_conv_state_shape(1, channels, config_.conv_kernel, engine_config_.speculative.num_speculative_tokens);
   shapes.push_back(Shape{channels});
-  return shapes;
+  return with_state_scales(std::move(shapes), get_state_dtype(), config_.num_heads / ranks);
 }
 
 std::vector<StateSplit> RgLru::get_state_split(const std::vector<Shape>& whole) const {
@@ -97,7 +97,7 @@ std::vector<StateSplit> RgLru::get_state_split(const std::vector<Shape>& whole) 
 }
 
 std::vector<DType> RgLru::get_state_dtype() const {
-  return {conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)};
+  return with_state_scales({conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)});
 }
 
 void RgLru::convolve(const ForwardBatch& batch, const float* in, float* out) const {
@@ -122,10 +122,12 @@ void RgLru::recur(const ForwardBatch& batch, const RecurrentStep& step, const fl
     args.recurrent_gate = recurrent_gate + skipped;
     args.log_decay = log_decay_.data();
     args.x_stride = args.y_stride = args.gate_stride = args.channels = width;
-    args.state = step.slots(rows, 1);
+    const StagedState state = step.stage(rows, 1);
+    args.state = state.slots();
     args.query_start_loc = rows.query_start_loc;
     args.rows = rows.rows;
     (rows.query_start_loc == nullptr ? rg_lru_update() : rg_lru())(args, *batch.thread_pool);
+    state.write_back();
   });
 }
 

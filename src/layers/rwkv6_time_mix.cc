@@ -95,11 +95,12 @@ void Rwkv6TimeMix::load_own_mixes(WeightLoader& loader) {
 }
 
 std::vector<Shape> Rwkv6TimeMix::get_state_shape() const {
-  return {Shape{config_.hidden_size}, Shape{config_.num_heads, head_dim(), head_dim()}};
+  return with_state_scales(std::vector{Shape{config_.hidden_size}, Shape{config_.num_heads, head_dim(), head_dim()}},
+                           get_state_dtype());
 }
 
 std::vector<DType> Rwkv6TimeMix::get_state_dtype() const {
-  return {conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)};
+  return with_state_scales({conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)});
 }
 
 void Rwkv6TimeMix::mix(const ForwardBatch& batch, const float* x, const float* delta, const Mixed& mixed) const {
@@ -166,12 +167,14 @@ void Rwkv6TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, 
     args.v = v + at;
     args.u = first_.data();
     args.y = out + at;
-    args.state = step.slots(rows, 1);
+    const StagedState state = step.stage(rows, 1);
+    args.state = state.slots();
     args.query_start_loc = rows.query_start_loc;
     args.rows = rows.rows;
     args.num_heads = config_.num_heads;
     args.head_dim = head_dim();
     wkv6()(args, *batch.thread_pool, *batch.workspace);
+    state.write_back();
   });
   step.zero_padding(out, hidden);
   HeadNormArgs norm;

@@ -90,11 +90,12 @@ void Rwkv7TimeMix::take_mixes(WeightLoader& loader) {
 }
 
 std::vector<Shape> Rwkv7TimeMix::get_state_shape() const {
-  return {Shape{config_.hidden_size}, Shape{config_.num_heads, head_dim(), head_dim()}};
+  return with_state_scales(std::vector{Shape{config_.hidden_size}, Shape{config_.num_heads, head_dim(), head_dim()}},
+                           get_state_dtype());
 }
 
 std::vector<DType> Rwkv7TimeMix::get_state_dtype() const {
-  return {conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)};
+  return with_state_scales({conv_state_dtype(engine_config_), recurrent_state_dtype(engine_config_)});
 }
 
 std::vector<StateLaneOrder> Rwkv7TimeMix::get_state_lane_order() const {
@@ -185,12 +186,14 @@ void Rwkv7TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, 
     args.a = s.kk + at;
     args.b = s.a + at;
     args.y = s.out + at;
-    args.state = step.slots(rows, 1);
+    const StagedState state = step.stage(rows, 1);
+    args.state = state.slots();
     args.query_start_loc = rows.query_start_loc;
     args.rows = rows.rows;
     args.num_heads = config_.num_heads;
     args.head_dim = head_dim();
     wkv7()(args, *batch.thread_pool, *batch.workspace);
+    state.write_back();
   });
   step.zero_padding(s.out, hidden);
   finish(batch, s);

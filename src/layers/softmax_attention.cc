@@ -28,8 +28,9 @@ SoftmaxAttentionConfig checked(SoftmaxAttentionConfig config, const WeightLoader
   expect(!config.scale || std::isfinite(*config.scale),
          fmt::format("scale of the scores: expected a finite number, found {}", config.scale.value_or(0)));
   const DType dtype = loader.config().cache.kv_cache_dtype;
-  expect(dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16,
-         fmt::format("key-value cache dtype: expected float32, bfloat16 or float16, found {}", dtype_name(dtype)));
+  expect(is_page_dtype(dtype), fmt::format("key-value cache dtype: expected float32, bfloat16, float16, int8 or "
+                                           "float8_e4m3fn, found {}",
+                                           dtype_name(dtype)));
   expect(loader.config().cache.block_size > 0,
          fmt::format("cache block size: expected a positive number, found {}", loader.config().cache.block_size));
   if (!problems.empty()) {

@@ -100,6 +100,21 @@ class Sessions(CliTest):
         self.fails(None, "session", "import", self.folder / "out.0", "-o", self.folder / "x", says="all parts")
         self.fails(USAGE, "session", "export", self.folder / "out.0", "-o", self.folder / "x", says="import")
 
+    def test_states_of_whole_numbers_and_pages_of_bytes_take_their_scales_along(self):
+        narrow = ["--mamba-ssm-cache-dtype", "int16", "--kv-cache-dtype", "fp8"]
+        args = [DATA / "jamba_bf16", *GREEDY, *narrow]
+        whole = self.run_json(*args, "--prompt-ids", IDS, "-n", 20)["output_ids"]
+        first = self.run_json(*args, "--prompt-ids", IDS, "-n", 8, "--session", self.session)["output_ids"]
+        out, back = self.folder / "out", self.folder / "back"
+        self.succeeds("session", "export", self.session, "--cache-layout", "shared", "--tensor-parallel-size", 2, "-o", out)
+        self.succeeds("session", "import", f"{out}.0", f"{out}.1", "-o", back)
+        states = {state["name"]: state["dtype"] for layer in self.show(back)["layers"] for state in layer["states"]}
+        self.assertEqual(states, {"conv": "float32", "recurrent": "int16", "recurrent.scale": "float32"})
+        pages = {layer["page_dtype"] for layer in self.show(back)["layers"] if layer["kind"] == "full_attention"}
+        self.assertEqual(pages, {"float8_e4m3fn"})
+        self.fails(None, "run", DATA / "jamba_bf16", "-n", 2, "--session", back, says="int16 and float32")
+        self.assertEqual(first + self.run_json(*args, "-n", 12, "--session", back)["output_ids"], whole)
+
     def test_what_does_not_fit_is_refused_and_stays_as_it_was(self):
         self.saved()
         good = self.session.read_bytes()

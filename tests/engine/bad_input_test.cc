@@ -425,25 +425,20 @@ TEST_P(BadRequest, AFileThatIsTruncatedLaterChangesNothing) {
 INSTANTIATE_TEST_SUITE_P(Families, BadRequest, testing::ValuesIn(families::names()),
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 
-// The families whose head is not tied: a row of the embedding then reaches only who asks for it.
+// Families whose head is not tied: a row of the embedding then reaches only who asks for it.
 class NonFinite : public testing::TestWithParam<std::string> {
  protected:
   static constexpr int32_t kPoisoned = 255;  // prompt_of stays below 250
 
   void poison(ModelCopy& copy, float value) const {
-    const char* name = GetParam() == "minimax" ? "model.embed_tokens.weight" : "backbone.embeddings.weight";
+    const char* name = GetParam() == "mamba2" ? "backbone.embeddings.weight" : "model.embed_tokens.weight";
     StoredTensor& table = copy.tensors().at(name);
     float* row = reinterpret_cast<float*>(table.bytes.data()) + kPoisoned * table.shape[1];
     std::fill_n(row, table.shape[1], value);
   }
-};
 
-TEST_P(NonFinite, OnlyTheRequestThatMeetsANaNEnds) {
-  ModelCopy copy(GetParam());
-  for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-    poison(copy, value);
-    copy.write_all();
-    const auto engine = Engine::load(copy.options());
+  static void check(const EngineOptions& options) {
+    const auto engine = Engine::load(options);
     const std::vector<int32_t> expected = ids_of(run(*engine, prompt_of(30)));
     std::vector<int32_t> bad_prompt = prompt_of(20, 3);
     bad_prompt[10] = kPoisoned;
@@ -469,9 +464,37 @@ TEST_P(NonFinite, OnlyTheRequestThatMeetsANaNEnds) {
     EXPECT_EQ(session->generate(greedy(4)).finish_reason, FinishReason::kError);
     EXPECT_EQ(ids_of(run(*engine, prompt_of(30))), expected) << "after a session that met NaN";
   }
+};
+
+TEST_P(NonFinite, OnlyTheRequestThatMeetsANaNEnds) {
+  ModelCopy copy(GetParam());
+  copy.convert_all(DType::kFloat32);
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    poison(copy, value);
+    copy.write_all();
+    check(copy.options());
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, NonFinite, testing::Values("mamba2", "minimax"),
+// The NaN comes in one step and is found in another: between them lie states and pages as they are kept.
+TEST_P(NonFinite, IsNotLostInStatesAndPagesThatAreRounded) {
+  ModelCopy copy(GetParam());
+  copy.convert_all(DType::kFloat32);
+  poison(copy, std::numeric_limits<float>::infinity());
+  copy.write_all();
+  EngineOptions options = copy.options();
+  options.long_prefill_token_threshold = 5;
+  for (const DType states : {DType::kBFloat16, DType::kFloat16, DType::kInt16, DType::kInt8}) {
+    for (const DType pages : {DType::kFloat16, DType::kInt8, DType::kFloat8E4M3}) {
+      SCOPED_TRACE(std::string(dtype_name(states)) + " and " + std::string(dtype_name(pages)));
+      options.mamba_ssm_cache_dtype = states;
+      options.kv_cache_dtype = pages;
+      check(options);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, NonFinite, testing::Values("mamba2", "minimax", "jamba_bf16"),
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 
 void scale(StoredTensor& tensor, float factor) {

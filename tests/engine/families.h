@@ -30,23 +30,30 @@ inline const std::vector<std::string>& names() {
   return kNames;
 }
 
-// Behind a family's name: with replay on.
-inline constexpr std::string_view kReplay = "_replay";
+// Behind a family's name, in this order: states of whole numbers and attention pages of bytes; with replay on; states
+// and attention pages from one pool.
+inline constexpr std::string_view kInt16 = "_int16", kInt8 = "_int8", kReplay = "_replay", kShared = "_shared";
 inline bool replays(std::string_view name) { return name.ends_with(kReplay); }
-
-// The same: with states and attention pages from one pool.
-inline constexpr std::string_view kShared = "_shared";
 inline bool shares(std::string_view name) { return name.ends_with(kShared); }
 
 inline EngineOptions options_for(const std::string& name) {
   EngineOptions options;
-  std::string folder = replays(name) ? name.substr(0, name.size() - kReplay.size()) : name;
-  if (shares(name)) {
-    folder.resize(name.size() - kShared.size());
-    options.cache_layout = CacheLayout::kShared;
+  std::string folder = name;
+  const auto takes = [&folder](std::string_view suffix) {
+    const bool has = folder.ends_with(suffix);
+    if (has) folder.resize(folder.size() - suffix.size());
+    return has;
+  };
+  if (takes(kShared)) options.cache_layout = CacheLayout::kShared;
+  if (takes(kReplay)) options.use_replayssm = ReplayMode::kOn;
+  if (takes(kInt16)) {
+    options.mamba_ssm_cache_dtype = DType::kInt16;
+    options.kv_cache_dtype = DType::kInt8;
+  } else if (takes(kInt8)) {
+    options.mamba_ssm_cache_dtype = DType::kInt8;
+    options.kv_cache_dtype = DType::kFloat8E4M3;
   }
   options.model = std::string(COLUBER_SOURCE_DIR) + "/tests/data/" + folder;
-  if (replays(name)) options.use_replayssm = ReplayMode::kOn;
   options.num_threads = 2;
   options.seed = 1;
   return options;
@@ -80,6 +87,18 @@ inline const std::vector<std::string>& sharing_names() {
     const std::vector<std::string> few = {"falcon_h1_bf16", "jamba_bf16",      "lfm2",     "mamba2",
                                           "minimax",        "qwen3_next_bf16", "rwkv7_fla"};
     return runnable_with(kShared, std::getenv("COLUBER_ALL_LAYOUTS") != nullptr ? names() : few);
+  }();
+  return kNames;
+}
+
+// Families with states of whole numbers: all as int16; as int8, and from one pool, some of each kind of layer.
+inline const std::vector<std::string>& narrow_names() {
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> found = runnable_with(kInt16, names());
+    const std::vector<std::string> few = {"falcon_h1_bf16", "jamba_bf16", "minimax", "qwen3_next_bf16", "rwkv7_fla"};
+    for (const std::string& suffix : {std::string(kInt8), std::string(kInt16) + std::string(kShared)})
+      for (std::string& name : runnable_with(suffix, few)) found.push_back(std::move(name));
+    return found;
   }();
   return kNames;
 }

@@ -220,14 +220,13 @@ TEST_P(Sessions, SharesHaveTheShapesThatTheLayersDeclare) {
       for (size_t l = 0; l < whole.config->layers.size(); ++l) {
         const auto* layer = dynamic_cast<const MambaBase*>(whole.config->layers[l]);
         if (layer == nullptr) continue;
-        const std::vector<Shape> shapes = layer->get_state_shape();
-        const std::vector<StateSplit> splits = layer->get_state_split(shapes);
+        const std::vector<DeclaredState> states = layer->declared_states();
         const auto* local = dynamic_cast<const MambaBase*>(share.config->layers[l]);
         const std::vector<Shape> expected = local->get_state_shape();
-        ASSERT_EQ(splits.size(), shapes.size());
-        for (size_t i = 0; i < shapes.size(); ++i)
-          EXPECT_EQ(local_shape(splits[i], shapes[i], {ranks, 1}, layer->layer_name()), expected[i])
-              << layer->layer_name() << " state " << i << " of " << ranks;
+        ASSERT_EQ(states.size(), expected.size());
+        for (size_t i = 0; i < states.size(); ++i)
+          EXPECT_EQ(local_shape(states[i].split, states[i].shape, {ranks, 1}, layer->layer_name()), expected[i])
+              << layer->layer_name() << " state " << states[i].name << " of " << ranks;
       }
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig) << error.what();
@@ -315,6 +314,9 @@ INSTANTIATE_TEST_SUITE_P(Families, Sessions, testing::ValuesIn(families::names()
 INSTANTIATE_TEST_SUITE_P(Replaying, Sessions, testing::ValuesIn(families::replaying_names()),
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Sharing, Sessions, testing::ValuesIn(families::sharing_names()),
+                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+
+INSTANTIATE_TEST_SUITE_P(Narrow, Sessions, testing::ValuesIn(families::narrow_names()),
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 
 TEST(Session, OfAnotherModelIsRefusedByName) {

@@ -72,8 +72,7 @@ std::string Traffic::run() {
     plain.enable_prefix_caching = false;
     plain.use_replayssm = ReplayMode::kOff;
     plain.cache_layout = CacheLayout::kElastic;
-    numerics_.apply(plain);
-    reference_ = Engine::load(plain);
+    load_reference(plain);
     if (numerics_.rounds() && !numerics_.deterministic) {
       Numerics{}.apply(plain);
       unrounded_ = Engine::load(plain);
@@ -99,14 +98,26 @@ std::string Traffic::run() {
 }
 
 void Traffic::draw_numerics() {
-  const auto half = [this] { return one_of({DType::kFloat16, DType::kBFloat16}); };
   if (trace_.plain) return;
   numerics_.deterministic = once_in(4);
-  if (once_in(4)) numerics_.pages = half();
+  if (once_in(3)) numerics_.pages = one_of({DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kFloat8E4M3});
   // Rounding a state where a chunk ends is not the same for all chunks.
   if (numerics_.deterministic) return;
-  if (once_in(4)) numerics_.states = half();
-  if (once_in(4)) numerics_.conv_states = half();
+  if (once_in(3)) numerics_.states = one_of({DType::kFloat16, DType::kBFloat16, DType::kInt16, DType::kInt8});
+  if (once_in(4)) numerics_.conv_states = one_of({DType::kFloat16, DType::kBFloat16});
+}
+
+// Not every family has states that can be whole numbers.
+void Traffic::load_reference(EngineOptions plain) {
+  numerics_.apply(plain);
+  try {
+    reference_ = Engine::load(plain);
+  } catch (const Error& error) {
+    if (!numerics_.has_scales() || error.code() != ErrorCode::kInvalidConfig) throw;
+    numerics_.states.reset();
+    numerics_.apply(plain);
+    reference_ = Engine::load(plain);
+  }
 }
 
 EngineOptions Traffic::draw_options() {
@@ -136,7 +147,8 @@ EngineOptions Traffic::draw_options() {
 
 // Where the engine allows it: docs/cache.md.
 void Traffic::draw_replay(EngineOptions& options) {
-  const bool may_replay = !numerics_.deterministic && options.cache_layout == CacheLayout::kElastic &&
+  const bool may_replay = !numerics_.deterministic && !numerics_.has_scales() &&
+                          options.cache_layout == CacheLayout::kElastic &&
                           options.mamba_cache_mode != MambaCacheMode::kAll && has_replay(reference_->config());
   if (!may_replay) options.use_replayssm = ReplayMode::kOff;
   if (may_replay && once_in(2)) options.use_replayssm = ReplayMode::kOn;

@@ -46,6 +46,7 @@ struct Numerics {
   std::optional<DType> pages;
 
   void apply(EngineOptions& options) const;
+  bool has_scales() const noexcept { return states == DType::kInt16 || states == DType::kInt8; }
   bool rounds() const noexcept { return conv_states || states || pages; }
   std::string describe() const;
 };
@@ -108,6 +109,7 @@ class Traffic {
 
   // ---- the whole (soak_traffic.cc)
   void draw_numerics();
+  void load_reference(EngineOptions plain);
   EngineOptions draw_options();
   void draw_replay(EngineOptions& options);
   void start_engine();

@@ -14,9 +14,14 @@ namespace {
 
 constexpr int64_t kMaxThreads = 1024;
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
-const std::vector<std::string> kStateDTypes = {"auto", "float32", "bfloat16", "float16"};
+const std::vector<std::string> kConvDTypes = {"auto", "float32", "bfloat16", "float16"};
+const std::vector<std::string> kStateDTypes = {"auto", "float32", "bfloat16", "float16", "int16", "int8"};
+const std::vector<std::string> kPageDTypes = {"auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "int8"};
 
-std::optional<DType> state_dtype(const std::string& name) { return name == "auto" ? std::nullopt : parse_dtype(name); }
+std::optional<DType> cache_dtype(const std::string& name) {
+  if (name == "auto") return std::nullopt;
+  return name.starts_with("fp8") ? DType::kFloat8E4M3 : parse_dtype(name);
+}
 
 template <typename To, typename From>
 void take(To* to, const std::optional<From>& from) {
@@ -42,17 +47,19 @@ void EngineFlags::declare(Arguments& arguments) {
                  "the same bits whatever else runs in the batch, however a prompt is cut and whatever comes from the "
                  "cache; somewhat slower");
   declare_lengths(arguments);
-  arguments.choice("--mamba-cache-dtype", &mamba_cache_dtype_, kStateDTypes,
-                   "convolution states; auto: as activations");
+  arguments.choice("--mamba-cache-dtype", &mamba_cache_dtype_, kConvDTypes, "convolution states; auto: as activations");
   arguments.choice("--mamba-ssm-cache-dtype", &mamba_ssm_cache_dtype_, kStateDTypes,
-                   "recurrent states; auto: as the config says, else float32");
+                   "recurrent states; int16 and int8: a scale for each row (int8: experimental, see docs/numerics.md); "
+                   "auto: as the config says, else float32");
   arguments.flag("--use-replayssm", &use_replayssm_,
                  "Mamba-2 (SSD): keep the last inputs of a sequence and write its state once they are "
                  "--replayssm-buffer-len; without either flag where that is faster");
   arguments.flag("--no-use-replayssm", &no_replayssm_, "Mamba-2 (SSD): write the state at every token");
   arguments.integer("--replayssm-buffer-len", &replayssm_buffer_len_, {1, kMaxSsdReplay},
                     "inputs that replay keeps, in memory beside each state");
-  arguments.choice("--kv-cache-dtype", &kv_cache_dtype_, kStateDTypes, "keys and values of attention; auto: float32");
+  arguments.choice("--kv-cache-dtype", &kv_cache_dtype_, kPageDTypes,
+                   "keys and values of attention; fp8 (fp8_e4m3) and int8: a scale for each token and head; auto: "
+                   "float32");
 }
 
 void EngineFlags::declare_lengths(Arguments& arguments) {
@@ -143,9 +150,9 @@ EngineOptions EngineFlags::options(bool needs_model) const {
   options.deterministic = deterministic_;
   options.max_model_len = max_model_len_;
   options.max_num_batched_tokens = max_num_batched_tokens_;
-  options.mamba_cache_dtype = state_dtype(mamba_cache_dtype_);
-  options.mamba_ssm_cache_dtype = state_dtype(mamba_ssm_cache_dtype_);
-  options.kv_cache_dtype = state_dtype(kv_cache_dtype_);
+  options.mamba_cache_dtype = cache_dtype(mamba_cache_dtype_);
+  options.mamba_ssm_cache_dtype = cache_dtype(mamba_ssm_cache_dtype_);
+  options.kv_cache_dtype = cache_dtype(kv_cache_dtype_);
   if (use_replayssm_ && no_replayssm_) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--use-replayssm and --no-use-replayssm exclude each other; leave one out");

@@ -53,10 +53,17 @@ LayerFacts layer_facts(const LayerInfo& layer, const EngineConfig& config) {
     const Shape plane{spec->block_size, spec->num_kv_heads, spec->head_size};  // keys, then values where they are apart
     facts.state_shapes.assign(static_cast<size_t>(spec->planes), plane);
     // Behind them, what a layer notes about each token to choose among them.
-    const int64_t noted_bytes = facts.page_size_bytes - dtype_bytes(spec->dtype, spec->planes * plane.count());
-    if (noted_bytes > 0)
-      facts.state_shapes.push_back({spec->block_size, noted_bytes / dtype_bytes(spec->dtype, spec->block_size)});
+    const int64_t rows = spec->planes * spec->block_size * spec->num_kv_heads;
+    const int64_t noted_bytes = facts.page_size_bytes - dtype_bytes(spec->dtype, rows * spec->stored_head_size());
     facts.state_dtypes.assign(facts.state_shapes.size(), spec->dtype);
+    if (noted_bytes > 0) {
+      facts.state_dtypes.push_back(spec->row_scales ? DType::kFloat32 : spec->dtype);
+      facts.state_shapes.push_back(
+          {spec->block_size, noted_bytes / dtype_bytes(facts.state_dtypes.back(), spec->block_size)});
+    }
+    if (!spec->row_scales) return facts;
+    facts.state_shapes.push_back({spec->planes, spec->block_size, spec->num_kv_heads});  // behind each row
+    facts.state_dtypes.push_back(DType::kFloat32);
   }
   return facts;
 }

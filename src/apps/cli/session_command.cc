@@ -62,10 +62,11 @@ Json image_json(const SessionImage& image) {
       states.emplace_back(Json::Object{{"name", state.name},
                                        {"dtype", dtype_name(state.dtype)},
                                        {"shape", Json::Array(state.shape.begin(), state.shape.end())}});
-    layers.emplace_back(Json::Object{{"name", layer.name},
-                                     {"kind", layer.kind},
-                                     {"bytes", layer_bytes(image, layer)},
-                                     {"states", std::move(states)}});
+    Json& facts = layers.emplace_back(Json::Object{{"name", layer.name},
+                                                   {"kind", layer.kind},
+                                                   {"bytes", layer_bytes(image, layer)},
+                                                   {"states", std::move(states)}});
+    if (layer.attention) facts.set("page_dtype", dtype_name(layer.attention->dtype));
   }
   for (const KindFacts& facts : by_kind(image))
     kinds.emplace_back(Json::Object{{"kind", facts.kind}, {"layers", facts.layers}, {"bytes", facts.bytes}});

@@ -24,7 +24,7 @@ namespace {
 const std::byte* note_of_block(const IndexScoresArgs& args, int64_t row, int64_t block) {
   const int64_t position = block * args.block_size + args.block_size - 1;
   const std::byte* page = args.notes.page(args.block_table.at(row, position / args.notes.block_size));
-  return page + dtype_bytes(args.notes.dtype, position % args.notes.block_size * args.notes.row_elements());
+  return page + position % args.notes.block_size * args.notes.token_bytes();
 }
 
 template <void (*score_keys)(const IndexScoresArgs&, int64_t, int64_t, int64_t, const float*)>
@@ -42,7 +42,7 @@ void index_scores_tiled(const IndexScoresArgs& args, ThreadPool& pool, Workspace
       const int64_t count = std::min(kIndexKeys, args.seq_lens[row] / args.block_size - first);
       if (count <= 0 || args.query_start_loc[row] == args.query_start_loc[row + 1]) continue;
       for (int64_t b = 0; b < count; ++b) {
-        convert_to_float(note_of_block(args, row, first + b), args.notes.dtype, args.key_dim, keys + b * args.key_dim);
+        read_kv_row(args.notes, note_of_block(args, row, first + b), args.key_dim, keys + b * args.key_dim);
       }
       for (int64_t d = 0; d < args.key_dim; ++d) {
         for (int64_t b = 0; b < kIndexKeys; ++b)
@@ -62,7 +62,7 @@ void index_scores_ref(const IndexScoresArgs& args, ThreadPool&, Workspace&) {
     for (int64_t t = args.query_start_loc[r]; t < end; ++t) {
       const int64_t position = args.seq_lens[r] - end + t;
       for (int64_t b = 0; b < (position + 1) / args.block_size; ++b) {
-        convert_to_float(note_of_block(args, r, b), args.notes.dtype, args.key_dim, key.data());
+        read_kv_row(args.notes, note_of_block(args, r, b), args.key_dim, key.data());
         double score = 0;
         for (int64_t h = 0; h < args.num_heads; ++h) {
           const float* q = args.q + (t * args.num_heads + h) * args.key_dim;

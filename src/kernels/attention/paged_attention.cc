@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "kernels/attention/attention_tiles.h"
 #include "kernels/attention/store_kv.h"
@@ -238,8 +239,9 @@ void check_paged_attention(const PagedAttentionArgs& args) {
                 kv.num_kv_heads, kv.head_dim, kv.block_size);
   COLUBER_CHECK(args.num_heads > 0 && args.num_heads % kv.num_kv_heads == 0,
                 "{} query heads must be a multiple of {} kv heads", args.num_heads, kv.num_kv_heads);
-  COLUBER_CHECK(kv.dtype == DType::kFloat32 || kv.dtype == DType::kBFloat16 || kv.dtype == DType::kFloat16,
-                "pages are float32, bfloat16 or float16, not {}", dtype_name(kv.dtype));
+  COLUBER_CHECK(kv.dtype == DType::kFloat32 || kv.dtype == DType::kBFloat16 || kv.dtype == DType::kFloat16 ||
+                    kv.dtype == DType::kInt8 || kv.dtype == DType::kFloat8E4M3,
+                "pages are float32, bfloat16, float16, int8 or float8_e4m3fn, not {}", dtype_name(kv.dtype));
   COLUBER_CHECK(args.window >= 0 && (args.bias == nullptr || args.bias_extent > 0), "window {}, bias over {} positions",
                 args.window, args.bias_extent);
   COLUBER_CHECK(args.selection.block_size == 0 || (args.window == 0 && args.bias == nullptr),

@@ -20,6 +20,9 @@
 // A window bounds how far back a query sees: keys at positions p - window + 1 to p. A bias is added to the scaled score
 // of each of the last bias_extent positions. Neither goes with chosen keys.
 //
+// Rows of int8 and float8_e4m3fn end in their scale, a float32 at any address: what is attended to is code * scale,
+// with the scale of kernels/state/scaled_row.h, so that a row's rounding depends on its token alone.
+//
 // A page with id <= kNullBlockId holds no keys. A query without any key, and tokens beyond query_start_loc[R] up to
 // num_tokens, give 0. Scratch does not grow with the context. Pages must be at multiples of the element size.
 #pragma once
@@ -31,6 +34,7 @@
 #include "coluber/attention_metadata.h"
 #include "coluber/dtype.h"
 #include "kernels/op.h"
+#include "kernels/state/scaled_row.h"
 #include "kernels/tolerance.h"
 #include "tensor/workspace.h"
 
@@ -45,14 +49,20 @@ struct KvPages {
   int64_t block_size = 0;  // tokens a page holds
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  DType dtype = DType::kFloat32;  // float32, bfloat16 or float16
+  DType dtype = DType::kFloat32;  // float32, bfloat16, float16, or int8 and float8_e4m3fn with a scale a row
   bool shared_values = false;     // a page is keys alone, and a value is its key's row
 
   int64_t row_elements() const noexcept { return num_kv_heads * head_dim; }
-  // From a key to its value.
-  int64_t plane_elements() const noexcept { return shared_values ? 0 : block_size * row_elements(); }
+  int64_t element_bytes() const noexcept { return dtype == DType::kFloat32 ? 4 : has_row_scale(dtype) ? 1 : 2; }
+  // Of a head's row, its scale included; of a token's rows; from a key to its value.
+  int64_t head_bytes() const noexcept { return head_dim * element_bytes() + (has_row_scale(dtype) ? 4 : 0); }
+  int64_t token_bytes() const noexcept { return num_kv_heads * head_bytes(); }
+  int64_t plane_bytes() const noexcept { return shared_values ? 0 : block_size * token_bytes(); }
   std::byte* page(int64_t id) const noexcept { return base + id * page_stride_bytes; }
 };
+
+// The first `count` elements of a head's row. Not for kernels' inner loops.
+void read_kv_row(const KvPages& kv, const std::byte* row, int64_t count, float* out);
 
 // Key j of query t lies at position blocks[t][j / block_size] * block_size + j % block_size, for j < lengths[t]; a
 // length of 0 stands for every key up to the query's own position.

@@ -3,6 +3,8 @@
 // (keys lie in lanes, transposed once a block), a value one over the keys (the head dim lies in lanes): neither depends
 // on the tile around it.
 
+#include "kernels/simd/scaled_rows.inl"
+
 // A kLanes x kLanes square is transposed in log2(kLanes) steps: step S exchanges the lanes whose bit S differs from the
 // row's.
 template <int S, int... I>
@@ -54,13 +56,13 @@ COLUBER_INLINE Vec attention_load_n(const std::byte* row, int64_t d, int n) {
 inline int64_t attention_chosen_rows(const PagedAttentionArgs& args, const AttentionTile& tile, int64_t begin,
                                      int64_t count, const std::byte** rows) {
   const KvPages& kv = args.kv;
-  const int64_t size = kv.dtype == DType::kFloat32 ? 4 : 2, step = kv.row_elements() * size;
+  const int64_t step = kv.token_bytes(), head = tile.kv_head * kv.head_bytes();
   const int64_t width = args.selection.block_size;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t position = tile.blocks[(begin + i) / width] * width + (begin + i) % width;
     const int32_t id = args.block_table.at(tile.row, position / kv.block_size);
     if (id <= kNullBlockId) return i;
-    rows[i] = kv.page(id) + tile.kv_head * kv.head_dim * size + position % kv.block_size * step;
+    rows[i] = kv.page(id) + head + position % kv.block_size * step;
   }
   return count;
 }
@@ -71,12 +73,12 @@ inline int64_t attention_rows(const PagedAttentionArgs& args, const AttentionTil
                               const std::byte** rows) {
   if (tile.blocks != nullptr) return attention_chosen_rows(args, tile, begin, count, rows);
   const KvPages& kv = args.kv;
-  const int64_t size = kv.dtype == DType::kFloat32 ? 4 : 2, step = kv.row_elements() * size;
+  const int64_t step = kv.token_bytes(), head = tile.kv_head * kv.head_bytes();
   int64_t column = begin / kv.block_size, offset = begin % kv.block_size;
   for (int64_t i = 0; i < count; ++column, offset = 0) {
     const int32_t id = args.block_table.at(tile.row, column);
     if (id <= kNullBlockId) return i;
-    const std::byte* row = kv.page(id) + tile.kv_head * kv.head_dim * size + offset * step;
+    const std::byte* row = kv.page(id) + head + offset * step;
     for (; offset < kv.block_size && i < count; ++offset, ++i, row += step) rows[i] = row;
   }
   return count;
@@ -116,15 +118,29 @@ inline void attention_transpose_keys(const std::byte* const* rows, int64_t count
   }
 }
 
+// A row of codes and its scale behind them.
+template <DType kType>
+inline void attention_decode_row(const std::byte* row, int64_t head_dim, float* out) {
+  float scale;
+  std::memcpy(&scale, row + head_dim, sizeof(scale));
+  if constexpr (kType == DType::kInt8)
+    scaled_row_decode(reinterpret_cast<const int8_t*>(row), head_dim, scale, out);
+  else
+    scaled_row_decode_e4m3(reinterpret_cast<const uint8_t*>(row), head_dim, scale, out);
+}
+
 // Pointers to float32 rows of the values: into the pages, or widened copies. The next block's keys are fetched ahead.
 template <DType kType>
 inline void attention_widen_values(const std::byte* const* rows, int64_t count, int64_t head_dim, int64_t plane_bytes,
                                    const std::byte* const* next, int64_t num_next, const AttentionScratch& scratch) {
-  const int64_t row_bytes = head_dim * (kType == DType::kFloat32 ? 4 : 2);
+  const int64_t row_bytes = head_dim * (kType == DType::kFloat32 ? 4 : has_row_scale(kType) ? 1 : 2);
   for (int64_t i = 0; i < count; ++i) {
     if (i < num_next) attention_fetch(next[i], row_bytes);
     if constexpr (kType == DType::kFloat32) {
       scratch.rows[i] = reinterpret_cast<const float*>(rows[i] + plane_bytes);
+    } else if constexpr (has_row_scale(kType)) {
+      scratch.rows[i] = scratch.widened + i * head_dim;
+      attention_decode_row<kType>(rows[i] + plane_bytes, head_dim, scratch.widened + i * head_dim);
     } else {
       float* wide = scratch.widened + i * head_dim;
       scratch.rows[i] = wide;
@@ -327,8 +343,19 @@ inline void attention_block(const PagedAttentionArgs& args, const AttentionTile&
                             const std::byte* const* rows, int64_t count, const std::byte* const* next, int64_t num_next,
                             const AttentionPartial& out, const AttentionScratch& scratch) {
   const int64_t head_dim = args.kv.head_dim;
-  const int64_t plane_bytes = args.kv.plane_elements() * (kType == DType::kFloat32 ? 4 : 2);
-  attention_transpose_keys<kType>(rows, count, head_dim, plane_bytes, scratch.keys);
+  const int64_t plane_bytes = args.kv.plane_bytes();
+  if constexpr (has_row_scale(kType)) {
+    const std::byte* wide[kKeyBlock];
+    for (int64_t i = 0; i < count; ++i) {
+      float* to = scratch.widened + i * head_dim;
+      attention_decode_row<kType>(rows[i], head_dim, to);
+      attention_fetch(rows[i] + plane_bytes, head_dim + 4);
+      wide[i] = reinterpret_cast<const std::byte*>(to);
+    }
+    attention_transpose_keys<DType::kFloat32>(wide, count, head_dim, 0, scratch.keys);
+  } else {
+    attention_transpose_keys<kType>(rows, count, head_dim, plane_bytes, scratch.keys);
+  }
   int64_t v = 0;
   for (; v + 4 <= vectors; v += 4) attention_block_keys<4>(v, begin, count, args, tile, out, scratch);
   for (; v + 2 <= vectors; v += 2) attention_block_keys<2>(v, begin, count, args, tile, out, scratch);
@@ -373,6 +400,10 @@ void attention_segment(const PagedAttentionArgs& args, const AttentionTile& tile
     attention_blocks<DType::kFloat32>(args, tile, vectors, begin, end, out, scratch);
   } else if (args.kv.dtype == DType::kBFloat16) {
     attention_blocks<DType::kBFloat16>(args, tile, vectors, begin, end, out, scratch);
+  } else if (args.kv.dtype == DType::kInt8) {
+    attention_blocks<DType::kInt8>(args, tile, vectors, begin, end, out, scratch);
+  } else if (args.kv.dtype == DType::kFloat8E4M3) {
+    attention_blocks<DType::kFloat8E4M3>(args, tile, vectors, begin, end, out, scratch);
   } else {
     attention_blocks<DType::kFloat16>(args, tile, vectors, begin, end, out, scratch);
   }
@@ -417,16 +448,36 @@ void attention_finish(const PagedAttentionArgs& args, const AttentionTile& tile,
   }
 }
 
+inline void store_scaled_rows(const KvPages& kv, const float* from, std::byte* to) {
+  const float most = largest_code(kv.dtype);
+  for (int64_t h = 0; h < kv.num_kv_heads; ++h, from += kv.head_dim, to += kv.head_bytes()) {
+    const RowScale scale = row_scale(scaled_row_largest(from, kv.head_dim), most);
+    std::memcpy(to + kv.head_dim, &scale.scale, sizeof(float));
+    if (kv.dtype == DType::kInt8) {
+      scaled_row_encode(from, kv.head_dim, scale.inverse, reinterpret_cast<int8_t*>(to));
+      continue;
+    }
+    for (int64_t d = 0; d < kv.head_dim; ++d) {
+      const float value = scale.inverse == 0.0f ? 0.0f : std::clamp(from[d] * scale.inverse, -most, most);
+      to[d] = static_cast<std::byte>(float_to_float8_e4m3(value));
+    }
+  }
+}
+
 void store_kv_rows(const StoreKvArgs& args, int64_t begin, int64_t end) {
   const KvPages& kv = args.kv;
-  const int64_t width = kv.row_elements(), size = kv.dtype == DType::kFloat32 ? 4 : 2;
+  const int64_t width = kv.row_elements();
   for (int64_t t = begin; t < end; ++t) {
     int64_t slot = args.slot_mapping[t];
     if (slot < 0) continue;
     std::byte* page = kv.page(slot / kv.block_size);
     for (int64_t plane = 0; plane < (kv.shared_values ? 1 : 2); ++plane) {
       const float* from = plane == 0 ? args.k + t * args.k_stride : args.v + t * args.v_stride;
-      std::byte* to = page + (plane * kv.plane_elements() + slot % kv.block_size * width) * size;
+      std::byte* to = page + plane * kv.plane_bytes() + slot % kv.block_size * kv.token_bytes();
+      if (has_row_scale(kv.dtype)) {
+        store_scaled_rows(kv, from, to);
+        continue;
+      }
       if (kv.dtype == DType::kFloat32) {
         std::memcpy(to, from, static_cast<size_t>(width) * sizeof(float));
         continue;

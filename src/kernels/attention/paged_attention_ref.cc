@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -17,9 +18,8 @@ bool read_row(const PagedAttentionArgs& args, int64_t row, int64_t position, int
   const KvPages& kv = args.kv;
   const int32_t id = args.block_table.at(row, position / kv.block_size);
   if (id <= kNullBlockId) return false;
-  const int64_t element =
-      plane * kv.plane_elements() + (position % kv.block_size * kv.num_kv_heads + kv_head) * kv.head_dim;
-  convert_to_float(kv.page(id) + dtype_bytes(kv.dtype, element), kv.dtype, kv.head_dim, out.data());
+  const int64_t at = plane * kv.plane_bytes() + position % kv.block_size * kv.token_bytes() + kv_head * kv.head_bytes();
+  read_kv_row(kv, kv.page(id) + at, kv.head_dim, out.data());
   return true;
 }
 
@@ -61,7 +61,41 @@ void attend(const PagedAttentionArgs& args, int64_t row, int64_t token, int64_t 
   for (size_t d = 0; d < values.size(); ++d) out[d] = seen.empty() ? 0.0f : static_cast<float>(values[d] / sum);
 }
 
+// A token's rows of all heads.
+void write_rows(const KvPages& kv, const float* values, std::byte* to) {
+  const float most = largest_code(kv.dtype);
+  for (int64_t h = 0; h < kv.num_kv_heads; ++h, values += kv.head_dim, to += kv.head_bytes()) {
+    if (!has_row_scale(kv.dtype)) {
+      convert_from_float(values, kv.head_dim, kv.dtype, to);
+      continue;
+    }
+    float largest = 0.0f;
+    for (int64_t d = 0; d < kv.head_dim && !std::isnan(largest); ++d)
+      if (!(std::fabs(values[d]) <= largest)) largest = std::fabs(values[d]);
+    const RowScale scale = row_scale(largest, most);
+    std::memcpy(to + kv.head_dim, &scale.scale, sizeof(float));
+    for (int64_t d = 0; d < kv.head_dim; ++d) {
+      const float value = scale.inverse == 0.0f ? 0.0f : values[d];
+      if (kv.dtype == DType::kInt8) {
+        constexpr float kUnits = 12582912.0f;  // floats of this size end at the units
+        const float code = std::clamp(std::fma(value, scale.inverse, kUnits) - kUnits, -most, most);
+        to[d] = static_cast<std::byte>(static_cast<int8_t>(code));
+      } else {
+        to[d] = static_cast<std::byte>(float_to_float8_e4m3(std::clamp(value * scale.inverse, -most, most)));
+      }
+    }
+  }
+}
+
 }  // namespace
+
+void read_kv_row(const KvPages& kv, const std::byte* row, int64_t count, float* out) {
+  convert_to_float(row, kv.dtype, count, out);
+  if (!has_row_scale(kv.dtype)) return;
+  float scale;
+  std::memcpy(&scale, row + kv.head_dim, sizeof(scale));
+  for (int64_t i = 0; i < count; ++i) out[i] *= scale;
+}
 
 void paged_attention_ref(const PagedAttentionArgs& args, ThreadPool&, Workspace&) {
   for (int64_t r = 0; r < args.num_reqs; ++r) {
@@ -83,11 +117,9 @@ void store_kv_ref(const StoreKvArgs& args, ThreadPool&) {
     if (slot < 0) continue;
     std::byte* page = kv.page(slot / kv.block_size);
     const int64_t offset = slot % kv.block_size;
-    convert_from_float(args.k + t * args.k_stride, kv.row_elements(), kv.dtype,
-                       page + dtype_bytes(kv.dtype, offset * kv.row_elements()));
+    write_rows(kv, args.k + t * args.k_stride, page + offset * kv.token_bytes());
     if (kv.shared_values) continue;
-    convert_from_float(args.v + t * args.v_stride, kv.row_elements(), kv.dtype,
-                       page + dtype_bytes(kv.dtype, kv.plane_elements() + offset * kv.row_elements()));
+    write_rows(kv, args.v + t * args.v_stride, page + kv.plane_bytes() + offset * kv.token_bytes());
   }
 }
 

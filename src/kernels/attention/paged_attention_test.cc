@@ -31,7 +31,8 @@ class Pages {
     std::shuffle(ids.begin(), ids.end(), std::mt19937_64(seed));
     table_ = ids;
     const int64_t row_elements = sizes.num_kv_heads * sizes.head_dim;
-    stride_ = dtype_bytes(sizes.dtype, 2 * sizes.block_size * row_elements) + sizes.page_padding_bytes;
+    const int64_t scale_bytes = has_row_scale(sizes.dtype) ? 2 * sizes.block_size * sizes.num_kv_heads * 4 : 0;
+    stride_ = dtype_bytes(sizes.dtype, 2 * sizes.block_size * row_elements) + scale_bytes + sizes.page_padding_bytes;
     memory_.assign(static_cast<size_t>((rows * cols_ + 1) * stride_), std::byte{0xff});
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t length = lengths[static_cast<size_t>(r)];
@@ -132,6 +133,9 @@ TEST(PagedAttention, CandidatesAgreeOverShapes) {
       {.num_heads = 4, .num_kv_heads = 1, .head_dim = 256, .dtype = DType::kBFloat16},
       {.num_heads = 4, .num_kv_heads = 2, .head_dim = 20, .dtype = DType::kBFloat16, .page_padding_bytes = 6},
       {.num_heads = 3, .num_kv_heads = 3, .head_dim = 33, .dtype = DType::kFloat16},
+      {.num_heads = 6, .num_kv_heads = 3, .head_dim = 33, .block_size = 5, .dtype = DType::kInt8},
+      {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .dtype = DType::kFloat8E4M3},
+      {.num_heads = 3, .num_kv_heads = 1, .head_dim = 13, .dtype = DType::kFloat8E4M3, .page_padding_bytes = 3},
       {.window = 1},
       {.num_heads = 6, .num_kv_heads = 2, .head_dim = 12, .window = 24},
       {.num_heads = 4, .num_kv_heads = 1, .head_dim = 16, .bias_extent = 40},
@@ -292,7 +296,7 @@ TEST(PagedAttention, RunsVectorised) { expect_vectorised(paged_attention()); }
 
 TEST(StoreKv, CandidatesWriteTheSameBytesAndNothingElse) {
   ThreadPool pool(2);
-  for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+  for (DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kInt8, DType::kFloat8E4M3}) {
     for (int64_t head_dim : {3, 16, 100}) {
       const Sizes sizes{.num_heads = 2, .num_kv_heads = 2, .head_dim = head_dim, .block_size = 4, .dtype = dtype};
       auto run = [&](StoreKvFunction f) {
@@ -311,6 +315,36 @@ TEST(StoreKv, CandidatesWriteTheSameBytesAndNothingElse) {
           continue;
         }
         EXPECT_EQ(want, run(candidate.function)) << candidate.name << ", head dim " << head_dim;
+      }
+    }
+  }
+}
+
+TEST(StoreKv, RowsOfBytesLoseAtMostHalfAStep) {
+  ThreadPool pool(1);
+  for (const DType dtype : {DType::kInt8, DType::kFloat8E4M3}) {
+    const int64_t heads = 3, head_dim = 40;
+    KvPages kv{nullptr, 0, 1, heads, head_dim, dtype, true};
+    std::vector<std::byte> memory(static_cast<size_t>(kv.token_bytes() * 2));
+    kv.base = memory.data();
+    kv.page_stride_bytes = kv.token_bytes();
+    std::vector<float> values = random_floats(heads * head_dim, -5.0f, 5.0f, 9);
+    std::fill_n(values.begin() + head_dim, head_dim, 0.0f);
+    values[static_cast<size_t>(3 * head_dim - 1)] = NAN;
+    const int64_t slot = 1;
+    store_kv()(StoreKvArgs{values.data(), heads * head_dim, nullptr, 0, 1, &slot, kv}, pool);
+    std::vector<float> back(static_cast<size_t>(head_dim));
+    for (int64_t h = 0; h < heads; ++h) {
+      read_kv_row(kv, kv.page(1) + h * kv.head_bytes(), head_dim, back.data());
+      for (int64_t d = 0; d < head_dim; ++d) {
+        const float value = values[static_cast<size_t>(h * head_dim + d)], got = back[static_cast<size_t>(d)];
+        if (h == 2) {
+          EXPECT_TRUE(std::isnan(got)) << "a row with a NaN";
+        } else if (dtype == DType::kInt8) {
+          EXPECT_NEAR(got, value, 5.0f / 254.0f);
+        } else {
+          EXPECT_NEAR(got, value, std::fabs(value) / 16.0f + 5.0f / 448.0f / 1024.0f);
+        }
       }
     }
   }

@@ -2,7 +2,8 @@
 //
 // Writes the step's keys and values into their pages: row t goes to page slot_mapping[t] / block_size, place
 // slot_mapping[t] % block_size; a negative slot writes nothing. Rounds to the pages' dtype, to nearest even; every
-// candidate gives the same bits. The page layout is in paged_attention.h. Two rows never share a slot.
+// candidate gives the same bits. Rows of int8 and float8_e4m3fn get their scale. The page layout is in
+// paged_attention.h. Two rows never share a slot.
 #pragma once
 
 #include <cstdint>
