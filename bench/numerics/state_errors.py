@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of narrow states and attention pages on long decodes, as the table of docs/numerics.md.
+"""Errors of narrow states and attention pages on long decodes: the table of docs/numerics.md. README.md says how.
 
-Every model reads the same tokens one at a time (`coluber logits --chunk 1`: each step rounds its states), once in
-float32 and once in each mode; the logits are compared position by position.
+Every model first samples a text of its own in float32. Then it reads that text one token at a time (`coluber logits
+--chunk 1`: each step rounds its states), once in float32 and once in each mode; logits are compared position by
+position, recurrent states at the end.
 
-  bench/numerics/state_errors.py --coluber build/release/coluber --tokens 512 NAME=MODEL[,IDS] ...
+  bench/numerics/state_errors.py --coluber build/coluber NAME=MODEL ...
 
-MODEL is what `coluber logits` takes, empty for the built-in model; IDS a file of token ids ("1,2,3"), else ids below
-250 from a fixed generator. Needs numpy.
+MODEL is what `coluber logits` takes, empty for the built-in model. Needs numpy.
 """
 import argparse
 import json
@@ -26,26 +26,21 @@ MODES = [
     ("int16 states", ["--mamba-ssm-cache-dtype", "int16"]),
     ("int8 states", ["--mamba-ssm-cache-dtype", "int8"]),
     ("bf16 pages", ["--kv-cache-dtype", "bfloat16"]),
+    ("fp16 pages", ["--kv-cache-dtype", "float16"]),
     ("int8 pages", ["--kv-cache-dtype", "int8"]),
     ("fp8 pages", ["--kv-cache-dtype", "fp8"]),
 ]
 
 
-def made_up_ids(count):
-    ids, state = [], 1 * 2654435761 + 12345
-    for _ in range(count):
-        state = (state * 1664525 + 1013904223) & 0xFFFFFFFF
-        ids.append((state >> 8) % 250)
-    return ids
-
-
-def read_logits(path):
+def read_tensors(path):
     data = pathlib.Path(path).read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
-    entry = json.loads(data[8 : 8 + size])["logits"]
-    begin, end = entry["data_offsets"]
-    assert entry["dtype"] == "F32", entry
-    return numpy.frombuffer(data[8 + size + begin : 8 + size + end], numpy.float32).reshape(entry["shape"])
+    tensors = {}
+    for name, entry in json.loads(data[8 : 8 + size]).items():
+        if name != "__metadata__" and entry["dtype"] == "F32":
+            begin, end = entry["data_offsets"]
+            tensors[name] = numpy.frombuffer(data[8 + size + begin : 8 + size + end], numpy.float32).reshape(entry["shape"])
+    return tensors
 
 
 def log_softmax(logits):
@@ -54,52 +49,65 @@ def log_softmax(logits):
     return logits - numpy.log(numpy.exp(logits).sum(axis=-1, keepdims=True))
 
 
-def run(coluber, model, ids, flags):
+def sampled_text(coluber, model, count):
+    command = [coluber, "run", *model, "--prompt-ids", "5", "-n", str(count - 1), "--ignore-eos", "--temperature", "1", "--seed", "1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(done.stderr)
+    return [5, *json.loads(done.stdout)["output_ids"]]
+
+
+def read_text(coluber, model, ids, flags):
+    """Logits and states as tensors by name, or None and why not."""
     with tempfile.TemporaryDirectory() as folder:
-        ids_path, out = pathlib.Path(folder, "ids"), pathlib.Path(folder, "out.safetensors")
-        ids_path.write_text(",".join(map(str, ids)))
-        command = [coluber, "logits", *([model] if model else []), "--ids", f"@{ids_path}", "--out", str(out), "--chunk", "1", "--no-use-replayssm"]
+        out = pathlib.Path(folder, "out.safetensors")
+        pathlib.Path(folder, "ids").write_text(",".join(map(str, ids)))
+        command = [coluber, "logits", *model, "--ids", f"@{folder}/ids", "--out", str(out), "--chunk", "1", "--states", "--no-use-replayssm"]
         done = subprocess.run(command + flags, capture_output=True, text=True)
         if done.returncode != 0:
             return None, done.stderr.strip().splitlines()[-1]
-        return read_logits(out), ""
+        return read_tensors(out), ""
 
 
-def compare(base, got):
-    difference = numpy.abs(got.astype(numpy.float64) - base)
-    p, q = log_softmax(base), log_softmax(got)
+def state_error(base, got):
+    """Of all recurrent states at the end: the norm of the difference over the norm."""
+    names = [name for name in base if name.startswith("state.") and name.split(".")[2].startswith("recurrent")]
+    difference = sum(numpy.square(got[name].astype(numpy.float64) - base[name]).sum() for name in names)
+    whole = sum(numpy.square(base[name].astype(numpy.float64)).sum() for name in names)
+    return (difference / whole) ** 0.5 if names else 0.0
+
+
+def row(base, got):
+    want, found = base["logits"], got["logits"]
+    difference = numpy.abs(found.astype(numpy.float64) - want)
+    p, q = log_softmax(want), log_softmax(found)
     kl = (numpy.exp(p) * (p - q)).sum(axis=-1)
-    same = (base.argmax(axis=-1) == got.argmax(axis=-1)).mean()
-    return difference.max(), difference.mean(), kl.mean(), kl.max(), same
+    same = 100 * (want.argmax(axis=-1) == found.argmax(axis=-1)).mean()
+    return f"{state_error(base, got):.1e} | {difference.mean():.1e} | {difference.max():.1e} | {kl.mean():.1e} | {kl.max():.1e} | {same:.1f} %"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--coluber", required=True)
-    parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("models", nargs="+", metavar="NAME=MODEL[,IDS]")
+    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("models", nargs="+", metavar="NAME=MODEL")
     options = parser.parse_args()
-    print("| model | mode | largest difference | mean difference | mean KL | largest KL | same first token |")
-    print("|---|---|---|---|---|---|---|")
+    print("| model | mode | states, relative | logits, mean | largest | mean KL | largest KL | same first token |")
+    print("|---|---|---|---|---|---|---|---|")
     for spec in options.models:
-        name, _, rest = spec.partition("=")
-        model, _, ids_file = rest.partition(",")
-        ids = made_up_ids(options.tokens)
-        if ids_file:
-            ids = [int(i) for i in pathlib.Path(ids_file).read_text().split(",")][: options.tokens]
-        base, why = run(options.coluber, model, ids, [])
+        name, _, path = spec.partition("=")
+        model = [path] if path else []
+        ids = sampled_text(options.coluber, model, options.tokens)
+        base, why = read_text(options.coluber, model, ids, [])
         if base is None:
             sys.exit(f"{name}: {why}")
-        print(f"| {name} | float32: spread of logits {base.std():.3g} | | | | | |")
+        print(f"{name}: logits spread by {base['logits'].std():.2g}", file=sys.stderr)
         for mode, flags in MODES:
-            got, why = run(options.coluber, model, ids, flags)
+            got, why = read_text(options.coluber, model, ids, flags)
             if got is None:
                 print(f"{name}, {mode}: {why}", file=sys.stderr)
-                continue
-            if numpy.array_equal(got, base):
-                continue  # the model has nothing of the kind
-            largest, mean, kl, worst_kl, same = compare(base, got)
-            print(f"| {name} | {mode} | {largest:.2e} | {mean:.2e} | {kl:.1e} | {worst_kl:.1e} | {100 * same:.1f} % |", flush=True)
+            elif not numpy.array_equal(got["logits"], base["logits"]):  # else the model has nothing of the kind
+                print(f"| {name} | {mode} | {row(base, got)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,14 @@ class RecurrentLayer : public MambaBase {
   std::vector<Shape> get_state_shape() const override { return shapes_; }
   std::vector<DType> get_state_dtype() const override { return dtypes_; }
   MambaAttentionBackendEnum mamba_type() const override { return type; }
+  std::vector<StateSplit> get_state_split(const std::vector<Shape>& whole) const override {
+    return splits.empty() ? MambaBase::get_state_split(whole) : splits;
+  }
   bool is_kv_cache_tp_replicated() const noexcept override { return replicated; }
   std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return alignment; }
 
   MambaAttentionBackendEnum type = MambaAttentionBackendEnum::kMamba2;
+  std::vector<StateSplit> splits;
   bool replicated = false;
   std::optional<int64_t> alignment;
 
@@ -115,6 +119,38 @@ TEST(CheckpointAlignment, SkipsAttentionLayersAndRefusesNonsense) {
   EXPECT_EQ(get_mamba_prefill_checkpoint_alignment(config), 12);
   c.alignment = 0;
   EXPECT_NE(refusal([&] { get_mamba_prefill_checkpoint_alignment(config); }).find("'c'"), std::string::npos);
+}
+
+TEST(StateScales, LieBehindAllOtherStatesOneForEachStateOfWholeNumbers) {
+  constexpr DType kF32 = DType::kFloat32, kI8 = DType::kInt8, kI16 = DType::kInt16;
+  const Shape conv{3, 5}, state{2, 3, 4}, scales{2, 3}, vector{8};
+  using Places = std::vector<int>;
+  EXPECT_EQ(find_state_scales({conv, state}, {kF32, kF32}), (Places{-1, -1}));
+  EXPECT_EQ(find_state_scales({conv, state, scales}, {kF32, kI16, kF32}), (Places{-1, 2, -1}));
+  EXPECT_EQ(find_state_scales({state, conv, vector, scales, Shape{2}}, {kI8, kF32, kI8, kF32, kF32}),
+            (Places{3, -1, 4, -1, -1}));
+  EXPECT_EQ(find_state_scales({conv, state}, {kF32, kI16}), (Places{-1, -1})) << "a layer's own whole numbers";
+  EXPECT_EQ(find_state_scales({state, Shape{2, 4}}, {kI8, kF32}), (Places{-1, -1})) << "another shape";
+  EXPECT_EQ(find_state_scales({state, scales}, {kI8, DType::kFloat16}), (Places{-1, -1})) << "another type";
+  EXPECT_EQ(find_state_scales({vector, Shape{3}}, {kI8, kF32}), (Places{-1, -1})) << "no rows of one length";
+}
+
+TEST(StateScales, AreSharedOutAsTheirStateIsAndRefusedWhereRowsWouldBeCut) {
+  RecurrentLayer layer("layers.3.mixer", {Shape{8}, Shape{6, 4}, Shape{2}, Shape{6}},
+                       {DType::kInt16, DType::kInt8, DType::kFloat32, DType::kFloat32});
+  layer.splits = {StateSplit{0, {{8, 2}}}, StateSplit{0, {{2, 2, true}, {4, 4}}}};
+  const std::vector<DeclaredState> states = layer.declared_states();
+  ASSERT_EQ(states.size(), 4u);
+  EXPECT_EQ(states[0].scales, 2);
+  EXPECT_EQ(states[1].scales, 3);
+  EXPECT_TRUE(states[2].is_scales && states[3].is_scales);
+  EXPECT_EQ(states[3].name, states[1].name + ".scale");
+  EXPECT_EQ(states[2].split, (StateSplit{0, {{2, 2}}})) << "rows of four";
+  EXPECT_EQ(states[3].split, layer.splits[1]);
+  layer.splits[1] = StateSplit{1, {{4, 2}}};
+  const std::string message = refusal([&] { layer.declared_states(); });
+  EXPECT_NE(message.find("layers.3.mixer"), std::string::npos) << message;
+  EXPECT_NE(message.find("along its rows"), std::string::npos) << message;
 }
 
 TEST(DecodeContextParallel, IsRefusedByTheNamesOfLayersThatDoNotSupportIt) {

@@ -78,13 +78,17 @@ void ask(Engine& engine) {
   }
 }
 
-TEST_P(SteadySteps, OfDecodingAllocateNothing) {
+EngineOptions options_for(const std::string& model) {
   EngineOptions options;
-  options.model = GetParam();
+  options.model = model;
   options.num_threads = 2;
   options.max_num_seqs = kSequences;
   options.kv_cache_memory_bytes = int64_t{256} << 20;
   options.verify_states = true;
+  return options;
+}
+
+void expect_no_allocation(const EngineOptions& options) {
   const auto engine = Engine::load(options);
   std::vector<RequestOutput> outputs;
   // Once to the end: pools and buffers have then been as large as they will be.
@@ -103,6 +107,19 @@ TEST_P(SteadySteps, OfDecodingAllocateNothing) {
   counting = false;
   EXPECT_EQ(answered, static_cast<size_t>(kSequences * kMeasured));
   EXPECT_EQ(allocations.load(), 0);
+}
+
+TEST_P(SteadySteps, OfDecodingAllocateNothing) { expect_no_allocation(options_for(GetParam())); }
+
+// Expanded to float32 and rounded back in scratch that is there.
+TEST(NarrowSteadySteps, OfDecodingAllocateNothing) {
+  for (const char* family : {"jamba_bf16", "falcon_h1_bf16", "minimax", "qwen3_next_bf16", "rwkv7_fla"}) {
+    SCOPED_TRACE(family);
+    EngineOptions options = options_for(std::string(COLUBER_SOURCE_DIR) + "/tests/data/" + family);
+    options.mamba_ssm_cache_dtype = DType::kInt16;
+    options.kv_cache_dtype = DType::kFloat8E4M3;
+    expect_no_allocation(options);
+  }
 }
 
 TEST(Allocations, AreCounted) {
