@@ -21,7 +21,8 @@ struct Setup {
   Setup(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t context, int64_t queries, DType dtype) {
     constexpr int64_t kBlock = 16;
     const int64_t pages = (context + kBlock - 1) / kBlock;
-    args.kv = {nullptr, dtype_bytes(dtype, 2 * kBlock * kv_heads * head_dim), kBlock, kv_heads, head_dim, dtype};
+    args.kv = {nullptr, 0, kBlock, kv_heads, head_dim, dtype};
+    args.kv.page_stride_bytes = 2 * args.kv.plane_bytes();
     memory.resize(static_cast<size_t>((pages + 1) * args.kv.page_stride_bytes));
     args.kv.base = memory.data();
     q.assign(static_cast<size_t>(queries * heads * head_dim), 0.25f);
@@ -70,6 +71,8 @@ BENCHMARK_CAPTURE(decode, bfloat16, DType::kBFloat16)
     ->Args({16, 8, 64, 32768})
     ->Args({32, 8, 128, 16384})
     ->UseRealTime();
+BENCHMARK_CAPTURE(decode, int8, DType::kInt8)->Args({16, 8, 64, 32768})->Args({32, 8, 128, 16384})->UseRealTime();
+BENCHMARK_CAPTURE(decode, fp8, DType::kFloat8E4M3)->Args({16, 8, 64, 32768})->Args({32, 8, 128, 16384})->UseRealTime();
 BENCHMARK_CAPTURE(prefill, float32, DType::kFloat32)->Args({16, 8, 64, 512})->Args({32, 8, 128, 512})->UseRealTime();
 BENCHMARK_CAPTURE(prefill, bfloat16, DType::kBFloat16)->Args({16, 8, 64, 2048})->UseRealTime();
 

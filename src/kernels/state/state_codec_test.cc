@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <utility>
 
 #include "kernels/op_test.h"
 #include "kernels/state/scaled_row.h"
@@ -73,18 +72,17 @@ TEST(StateCodec, CandidatesGiveTheSameBits) {
       pack_states_ref(args, pool);
       args.codes.src = args.codes.dst;
       unpack_states_ref(args, pool);
-      for (const auto& [packs, unpacks] : {std::pair(&pack_states(), &unpack_states())}) {
-        for (size_t i = 0; i < packs->candidates().size(); ++i) {
-          if (packs->candidates()[i].isa > active_isa()) continue;
-          States got = start;
-          StateCodecArgs run = got.args();
-          packs->candidates()[i].function(run, pool);
-          EXPECT_EQ(got.memory, want.memory) << packs->candidates()[i].name;
-          run.codes.src = run.codes.dst;
-          unpacks->candidates()[i].function(run, pool);
-          EXPECT_EQ(0, std::memcmp(got.values.data(), want.values.data(), got.values.size() * sizeof(float)))
-              << packs->candidates()[i].name;
-        }
+      for (size_t i = 0; i < pack_states().candidates().size(); ++i) {
+        const auto &pack = pack_states().candidates()[i], &unpack = unpack_states().candidates()[i];
+        if (pack.isa > active_isa()) continue;
+        States got = start;
+        StateCodecArgs run = got.args();
+        pack.function(run, pool);
+        EXPECT_EQ(got.memory, want.memory) << pack.name;
+        run.codes.src = run.codes.dst;
+        unpack.function(run, pool);
+        EXPECT_EQ(0, std::memcmp(got.values.data(), want.values.data(), got.values.size() * sizeof(float)))
+            << unpack.name;
       }
     }
   }
@@ -139,6 +137,11 @@ TEST(StateCodec, FreshRowsAreZerosAndRowsWithoutASlotAreLeftAlone) {
   args.codes.dst = kNone;
   pack_states()(args, pool);
   EXPECT_EQ(states.memory, before);
+}
+
+TEST(StateCodec, RunsVectorised) {
+  expect_vectorised(pack_states());
+  expect_vectorised(unpack_states());
 }
 
 }  // namespace
