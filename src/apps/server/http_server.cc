@@ -219,7 +219,9 @@ class Stream final : public HttpStream {
   void respond(int status, const HttpHeaders& headers, std::string body) override {
     if (!may_write() || started_) return;
     started_ = true;
-    std::string text = connection_->head(status, headers, fmt::format("Content-Length: {}\r\n", body.size()));
+    const bool has_body = status != 204 && status != 304;  // of which a length would say something else
+    const std::string framing = has_body ? fmt::format("Content-Length: {}\r\n", body.size()) : std::string();
+    std::string text = connection_->head(status, headers, framing);
     if (!connection_->head_only_) text += body;
     connection_->send(std::move(text));
     finish();

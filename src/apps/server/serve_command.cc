@@ -30,6 +30,7 @@ struct ServeOptions {
   int64_t port = 8000;
   std::vector<std::string> api_keys;
   std::optional<std::string> api_key_file;
+  bool no_page = false;
   std::optional<double> header_timeout, body_timeout, idle_timeout, write_timeout, request_timeout, shutdown_timeout;
 };
 
@@ -46,6 +47,7 @@ void declare_address(Arguments& arguments, ServeOptions& options) {
   arguments.texts(
       "--served-model-name", &options.service.served_names, "NAME",
       "what clients call the model; the first stands in answers. Without it the name of the model's folder");
+  arguments.flag("--no-page", &options.no_page, "serve the API alone, without the page at /");
 }
 
 void declare_access(Arguments& arguments, ServeOptions& options) {
@@ -131,6 +133,7 @@ ServiceOptions service_options(const ServeOptions& options, const std::string& m
   ServiceOptions service = options.service;
   service.http.port = static_cast<int>(options.port);
   service.api_keys = keys(options);
+  service.page = !options.no_page;
   take(&service.http.header_timeout_s, options.header_timeout);
   take(&service.http.body_timeout_s, options.body_timeout);
   take(&service.http.idle_timeout_s, options.idle_timeout);

@@ -9,6 +9,7 @@
 #include "apps/server/embedding_job.h"
 #include "apps/server/generation_job.h"
 #include "apps/server/json_fields.h"
+#include "apps/server/page.h"
 #include "base/log.h"
 
 namespace coluber::server {
@@ -54,6 +55,8 @@ struct Service::Call {
 
 // A path that ends in '/' takes one more segment.
 const Service::Route Service::kRoutes[] = {
+    {"GET", "/", &Service::get_page, true},
+    {"GET", "/page/", &Service::get_page, true},
     {"GET", "/health", &Service::get_health, true},
     {"GET", "/ready", &Service::get_ready, true},
     {"GET", "/version", &Service::get_version, true},
@@ -105,7 +108,7 @@ const Service::Route* Service::find_route(Call& call) {
   const std::string_view method = call.request.method == "HEAD" ? "GET" : std::string_view(call.request.method);
   for (const Route& route : kRoutes) {
     const std::string& path = call.request.path;
-    const bool takes_more = route.path.back() == '/';
+    const bool takes_more = route.path.size() > 1 && route.path.back() == '/';
     if (takes_more ? !path.starts_with(route.path) || path.size() == route.path.size() : path != route.path) continue;
     call.route = route.path;
     if (takes_more) call.argument = path.substr(route.path.size());
@@ -280,6 +283,15 @@ void Service::get_ready(const std::shared_ptr<Call>& call) {
   answer(*call, 200, "{\"status\":\"ready\"}");
 }
 
+void Service::get_page(const std::shared_ptr<Call>& call) {
+  const PageFile* file = options_.page ? find_page_file(call->argument) : nullptr;
+  if (file == nullptr) return answer_error(*call, api_error(404, "there is no such page", "not_found"));
+  for (auto& header : page_headers(*file)) call->headers.push_back(std::move(header));
+  const std::string* known = call->request.header("if-none-match");
+  if (known != nullptr && known->find(file->etag) != std::string::npos) return answer(*call, 304, {}, file->type);
+  answer(*call, 200, std::string(file->bytes), file->type);
+}
+
 void Service::get_version(const std::shared_ptr<Call>& call) {
   answer(*call, 200, Json(Json::Object{{"version", COLUBER_VERSION}}).dump());
 }
@@ -291,7 +303,9 @@ Json Service::model_json(const std::string& name) const {
                            {"owned_by", "coluber"},
                            {"root", facts_.served_names.front()},
                            {"parent", Json()},
-                           {"max_model_len", facts_.max_model_len}});
+                           {"max_model_len", facts_.max_model_len},
+                           {"has_tokenizer", tokenizer_ != nullptr},
+                           {"has_chat_template", engine_->engine().has_chat_template()}});
 }
 
 void Service::get_models(const std::shared_ptr<Call>& call) {

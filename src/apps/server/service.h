@@ -27,6 +27,7 @@ struct ServiceOptions {
   double shutdown_timeout_s = 30.0;
   std::string access_log = "off";  // "off", "text", "json": one line a request to standard error
   bool log_prompts = false;
+  bool page = true;  // at /
 };
 
 class Service {
@@ -64,6 +65,7 @@ class Service {
 
   void get_health(const std::shared_ptr<Call>& call);
   void get_ready(const std::shared_ptr<Call>& call);
+  void get_page(const std::shared_ptr<Call>& call);
   void get_version(const std::shared_ptr<Call>& call);
   void get_models(const std::shared_ptr<Call>& call);
   void get_model(const std::shared_ptr<Call>& call);

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake -DFOLDER=... -DOUTPUT=... -P EmbedFiles.cmake: the files of a folder as C++, with their types and checksums, for
+# apps/server/page.h.
+set(text "// SPDX-License-Identifier: Apache-2.0\n#include \"apps/server/page.h\"\n\nnamespace coluber::server {\n\n")
+string(APPEND text "const PageFile kPageFiles[] = {\n")
+set(type_html "text/html; charset=utf-8")
+set(type_css "text/css; charset=utf-8")
+set(type_js "text/javascript; charset=utf-8")
+file(GLOB files "${FOLDER}/*.html" "${FOLDER}/*.css" "${FOLDER}/*.js")
+list(SORT files)
+list(LENGTH files count)
+foreach(path IN LISTS files)
+  get_filename_component(name "${path}" NAME)
+  string(REGEX REPLACE ".*\\." "" extension "${name}")
+  file(SHA256 "${path}" digest)
+  string(SUBSTRING "${digest}" 0 32 digest)
+  file(SIZE "${path}" size)
+  file(READ "${path}" bytes HEX)
+  string(REGEX REPLACE "(..)" "\\\\x\\1" bytes "${bytes}")
+  string(APPEND text "    {\"${name}\", \"${type_${extension}}\", \"\\\"${digest}\\\"\", {\"${bytes}\", ${size}}},\n")
+endforeach()
+string(APPEND text "};\nconst size_t kNumPageFiles = ${count};\n\n}  // namespace coluber::server\n")
+file(WRITE "${OUTPUT}" "${text}")
