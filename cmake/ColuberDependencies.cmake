@@ -12,6 +12,7 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
 find_package(Boost 1.81 REQUIRED)  # headers alone
 find_package(OpenSSL REQUIRED)
+find_package(CURL 7.85 REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 if(COLUBER_TESTS)
   find_package(GTest REQUIRED)

@@ -26,8 +26,8 @@ std::string executable_folder() {
 
 }  // namespace
 
-std::string model_or_builtin(const std::string& model) {
-  if (!model.empty()) return model;
+std::string find_model(const std::string& model) {
+  if (!model.empty()) return find_on_hub(model).value_or(model);
   std::vector<std::string> places;
   // Where the variable is set it is the only place: a wrong setting must not silently run another model.
   if (const char* folder = std::getenv("COLUBER_MODEL_DIR"); folder != nullptr && *folder != '\0') {

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,7 @@ int chat_command(const std::vector<std::string>& args);
 int batch_command(const std::vector<std::string>& args);
 int serve_command(const std::vector<std::string>& args);  // in apps/server
 int session_command(const std::vector<std::string>& args);
+int pull_command(const std::vector<std::string>& args);
 int logits_command(const std::vector<std::string>& args);
 int tokenize_command(const std::vector<std::string>& args);
 int detokenize_command(const std::vector<std::string>& args);
@@ -43,9 +45,13 @@ int convert_command(const std::vector<std::string>& args);
 int cache_sim_command(const std::vector<std::string>& args);
 int bench_command(const std::vector<std::string>& args);
 
-// The folder or file to load: what the user named, or the built-in model where that is empty.
-// Throws Error(kNotFound) listing the places that were searched for the built-in model.
-std::string model_or_builtin(const std::string& model);
+// The folder or file to load: what the user named, or the built-in model where that is empty. "org/name" that is no
+// path here is a model on a hub: taken from the cache, or fetched first (pull_command.cc). Throws Error(kNotFound)
+// listing the places that were searched; what a download throws.
+std::string find_model(const std::string& model);
+
+// The folder or file of "org/name" and the like; nothing where `name` is a path or could be meant as one.
+std::optional<std::string> find_on_hub(const std::string& name);
 
 // "1,2,3" or "@FILE" (ids between commas or white space) as token ids. `flag` names the option in messages.
 // Throws Error(kInvalidArgument) naming the word that is no id; an empty list is allowed.

@@ -123,7 +123,7 @@ int convert_command(const std::vector<std::string>& args) {
   if (flags.type.empty())
     throw make_error(ErrorCode::kInvalidArgument, "convert: --type is missing; expected one of {}",
                      types_of(options.format));
-  options.model = model_or_builtin(flags.model);
+  options.model = find_model(flags.model);
   options.type = checkpoint_type(options.format, flags.type);
   options.output = flags.out.empty() ? default_output(options.model, options.format, options.type) : flags.out;
   options.replace = flags.force;

@@ -144,7 +144,7 @@ void EngineFlags::apply_serving(EngineOptions& options) const {
 EngineOptions EngineFlags::options(bool needs_model) const {
   check_forced_implementations();  // the engine's check, before a machine is measured or a folder looked for
   EngineOptions options;
-  options.model = needs_model ? model_or_builtin(model) : model;
+  options.model = needs_model ? find_model(model) : model;
   options.num_threads = static_cast<int>(threads_);
   options.dtype = dtype_;
   options.deterministic = deterministic_;

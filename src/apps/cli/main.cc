@@ -32,6 +32,7 @@ constexpr Command kCommands[] = {
     {"template", "render conversations with a model's chat template", template_command},
     {"session", "show, export and import files of 'run --session'", session_command},
     {"logits", "logits, hidden states and recurrent states into a safetensors file", logits_command},
+    {"pull", "fetch a model from a hub into the cache", pull_command},
     {"convert", "write a model in another format, or quantised", convert_command},
     {"cache-sim", "what the cache would give and take for a trace of requests", cache_sim_command},
     {"bench", "how fast this machine runs a model, and how far that is from what it could do", bench_command},
@@ -43,7 +44,9 @@ std::string usage() {
       "Usage: coluber COMMAND [MODEL] [OPTIONS]\n\nCommands:\n";
   for (const Command& command : kCommands) text += fmt::format("  {:<12}{}\n", command.name, command.summary);
   text +=
-      "\nMODEL is the folder of a checkpoint, or a file of its weights; without it the small built-in model runs.\n\n"
+      "\nMODEL is the folder of a checkpoint, a file of its weights, or a model on a hub (org/name, "
+      "org/name@revision,\n"
+      "org/name:file.gguf), fetched once; without it the small built-in model runs.\n\n"
       "Examples:\n"
       "  coluber run -p \"What does river mean?\"\n"
       "  coluber chat\n"

@@ -31,7 +31,7 @@ struct Rendered {
 class TemplateRenderer {
  public:
   explicit TemplateRenderer(const std::string& model)
-      : model_(model_or_builtin(model)), folder_(resolve_model(model_, ModelNeeds::kTokenizer)) {
+      : model_(find_model(model)), folder_(resolve_model(model_, ModelNeeds::kTokenizer)) {
     try {
       templates_ = find_chat_template(folder_);
     } catch (const Error& error) {

@@ -29,7 +29,7 @@ struct TextOptions {
 };
 
 std::unique_ptr<Tokenizer> tokenizer_of(const std::string& model) {
-  return load_tokenizer(resolve_model(model_or_builtin(model), ModelNeeds::kTokenizer));
+  return load_tokenizer(resolve_model(find_model(model), ModelNeeds::kTokenizer));
 }
 
 void check_source(std::string_view command, std::string_view flag, const TextOptions& options) {
