@@ -180,6 +180,11 @@ struct Request {
   std::string cache_salt = {};  // requests share cached prefixes only where their salts are equal
   std::shared_ptr<const TokenConstraint> constraint = {};
   Pooling pooling = Pooling::kNone;  // other than kNone: nothing is generated, sampling is not looked at
+  // The prompt, which may be empty then, follows what the session holds, its pending tokens first, in the batch like
+  // any other. The session is the request's until that has ended; then it holds all of it, the answer's last token
+  // pending. Of one that was aborted it holds what there was, of one that failed nothing: it is as before, to be
+  // computed anew. One answer; without prompt_logprobs, Pooling::kMean and, unless the session is new, cache_salt.
+  std::shared_ptr<Session> session = {};
 };
 
 struct RequestOutput {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One sequence whose recurrent state and attention pages stay between calls. Belongs to its engine, which must outlive
-// it.
+// it. While a request has it (Request::session) it is empty, and every call but those that only look throws
+// Error(kInvalidArgument).
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@ namespace coluber {
 class SessionCheckpoint {
  public:
   int64_t num_tokens() const noexcept;
+  int64_t memory_bytes() const noexcept;  // of its states; the pages are shared
   bool valid() const noexcept { return impl_ != nullptr; }
 
  private:
@@ -43,6 +45,7 @@ class Session {
   // was not computed when something threw. Saved with the session; `extend` takes what it is given in their place.
   std::span<const int32_t> pending() const noexcept;
   void set_pending(std::span<const int32_t> ids);
+  int64_t memory_bytes() const noexcept;  // of its states and pages, shared ones too
   // Feeds tokens in chunks of at most `chunk` (0: max_num_batched_tokens), each one engine step. With `on_logits`,
   // every step's logits are handed over as [rows, V]; without, only the last row is computed and kept for `generate`.
   void extend(std::span<const int32_t> ids, int64_t chunk = 0,
@@ -71,10 +74,14 @@ class Session {
   // The whole session in a file (docs/sessions.md), written beside the old one and renamed: a crash leaves the old or
   // the new one. Throws Error(kIo) where it cannot be written, Error(kInvalidArgument) for an empty session.
   void save(const std::string& path) const;
+  // The same in two steps: copies what is to be saved, and returns what writes it, later and on any thread.
+  std::function<void()> save_later(std::string path) const;
   // Replaces what the session holds. Throws Error saying why where the file is damaged (kInvalidData), of another model
   // (kInvalidData), of states that this engine does not keep (kInvalidConfig) or too long (kContextLength); the session
   // is then as it was. Files of other layouts are converted.
   void load(const std::string& path);
+  // The same in two steps: reads the file, on any thread, and returns what puts it into a session.
+  static std::function<void(Session& session)> load_later(std::string path);
 
   std::vector<ExportedState> export_states() const;
 

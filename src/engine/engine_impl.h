@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -40,6 +41,7 @@ struct Engine::Impl {
     int64_t max_total_tokens = 0;  // prompt and output
     int64_t arrival = 0;
     int64_t num_made = 0;                  // answers begun
+    int64_t session_tokens = 0;            // that the session held before
     std::vector<int64_t> running;          // answers that go on; of beams in the search's order
     std::vector<RequestOutput> ended;      // best_of: answers to choose from
     std::unique_ptr<PromptReader> reader;  // null where the prompt is not looked at
@@ -56,6 +58,11 @@ struct Engine::Impl {
   EngineStats stats() const;
 
   void check_request(const Request& request) const;
+  // Sessions (session_requests.cc): tokens and states go to a request, and back.
+  void check_session(const Request& request) const;
+  std::unique_ptr<Sequence> take_session(ActiveRequest& request, RequestId id);
+  void give_session_back(ActiveRequest& request, Sequence& sequence, bool failed);
+  std::span<const int32_t> held_tokens(const Request& request) const;
   void prepare(ActiveRequest& request, Sequence& sequence);
   int64_t add_answer(RequestId id, ActiveRequest& request, std::unique_ptr<Sequence> sequence);
   // An answer that goes on from where `from` is.
@@ -96,9 +103,9 @@ struct Engine::Impl {
   std::unique_ptr<StateCache> cache;
   std::unique_ptr<Runner> runner;
   Scheduler scheduler;
-  std::map<RequestId, ActiveRequest> requests;
+  std::unordered_set<const Sequence*> held;     // of sessions and their checkpoints
+  std::map<RequestId, ActiveRequest> requests;  // which may own sessions
   std::unordered_map<int64_t, Answer> answers;
-  std::unordered_set<const Sequence*> held;  // of sessions and their checkpoints
   RequestId next_id = 1;
   int64_t next_answer = 1;
   uint64_t seed_counter = 0;

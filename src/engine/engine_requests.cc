@@ -81,20 +81,22 @@ RequestId Engine::Impl::add_request(Request request) {
   check_request(request);
   const RequestId id = next_id++;
   ActiveRequest active;
-  active.prompt_tokens = std::ssize(request.prompt_ids);
+  active.session_tokens = std::ssize(held_tokens(request));
+  active.prompt_tokens = active.session_tokens + std::ssize(request.prompt_ids);
   active.max_total_tokens =
       active.prompt_tokens + std::min(loaded.config->max_model_len - active.prompt_tokens, request.sampling.max_tokens);
   active.arrival = id;
   active.seed = next_seed(request.sampling);
-  auto sequence = std::make_unique<Sequence>();
-  sequence->tokens = std::move(request.prompt_ids);
+  active.request = std::move(request);
+  std::unique_ptr<Sequence> sequence = active.request.session ? take_session(active, id) : std::make_unique<Sequence>();
   sequence->tokens.reserve(
       static_cast<size_t>(std::min(active.max_total_tokens, active.prompt_tokens + kReservedTokens)));
+  const std::vector<int32_t> prompt = std::move(active.request.prompt_ids);
+  sequence->tokens.insert(sequence->tokens.end(), prompt.begin(), prompt.end());
   sequence->num_prompt_tokens = active.prompt_tokens;
   sequence->request_id = id;
-  sequence->cache_salt = request.cache_salt;
+  if (!active.request.cache_salt.empty()) sequence->cache_salt = active.request.cache_salt;
   cache->follow_length(*sequence);
-  active.request = std::move(request);
   prepare(active, *sequence);
   ActiveRequest& added = requests.emplace(id, std::move(active)).first->second;
   const int64_t answer = add_answer(id, added, std::move(sequence));
@@ -194,11 +196,14 @@ RequestOutput Engine::Impl::new_output(const Answer& answer) const {
 void Engine::Impl::end_answer(int64_t number, bool keep) {
   const auto found = answers.find(number);
   scheduler.remove(number);
-  if (keep)
+  ActiveRequest& request = requests.at(found->second.request);
+  if (request.request.session)
+    give_session_back(request, *found->second.sequence, !keep);
+  else if (keep)
     cache->finish(*found->second.sequence);
   else
     cache->release(*found->second.sequence);
-  std::erase(requests.at(found->second.request).running, number);
+  std::erase(request.running, number);
   answers.erase(found);
 }
 

@@ -166,6 +166,10 @@ void StateCache::expect(const Sequence& sequence) {
 }
 
 bool StateCache::start(Sequence& sequence) {
+  if (sequence.is_private && sequence.state_slot != 0) {  // a session's, with its states
+    count_start(sequence);
+    return true;
+  }
   COLUBER_CHECK(sequence.state_slot == 0 && sequence.pages.empty() && sequence.num_computed_tokens == 0,
                 "a sequence starts with slot {}, {} pages and {} tokens computed", sequence.state_slot,
                 sequence.pages.size(), sequence.num_computed_tokens);
@@ -187,8 +191,9 @@ bool StateCache::start(Sequence& sequence) {
     give_slot_back(sequence);
     return false;
   }
-  plan_checkpoints_of(sequence);
   count_start(sequence);
+  if (sequence.is_private) return true;
+  plan_checkpoints_of(sequence);
   if (sequence.is_prefilling()) prefilling_.push_back(&sequence);
   return true;
 }
@@ -236,7 +241,8 @@ void StateCache::drop_inner_states(Sequence& sequence) {
 void StateCache::take_inner_slots(const PlanRow& row) {
   Sequence& sequence = *row.sequence;
   drop_inner_states(sequence);
-  if (!tree_ || !tree_->options().has_states || !export_alignment_ || sequence.request_id == 0) return;
+  if (!tree_ || !tree_->options().has_states || !export_alignment_ || sequence.request_id == 0 || sequence.is_private)
+    return;
   if (row.num_tokens < 2) return;
   inner_checkpoints(options_.policy, facts_of(sequence), sequence.prefix.checkpoints, row.read_position,
                     row.write_position, positions_);
@@ -360,7 +366,7 @@ bool StateCache::publish(Sequence& sequence, Hand hand) {
 }
 
 bool StateCache::keep_step_end(Sequence& sequence) {
-  if (!tree_ || sequence.request_id == 0) return true;
+  if (!tree_ || sequence.request_id == 0 || sequence.is_private) return true;
   if (!keep_inner_states(sequence)) return false;
   const int64_t position = sequence.num_computed_tokens;
   const bool planned = std::ranges::binary_search(sequence.prefix.checkpoints, position);
@@ -375,7 +381,7 @@ bool StateCache::keep_step_end(Sequence& sequence) {
 
 void StateCache::finish(Sequence& sequence) {
   // The end of a turn: the next one begins with all of it. The state moves over, so that this costs nothing.
-  const bool keep = tree_ && sequence.request_id != 0 && sequence.state_slot != 0 &&
+  const bool keep = tree_ && sequence.request_id != 0 && !sequence.is_private && sequence.state_slot != 0 &&
                     (options_.policy.mode == MambaCacheMode::kAuto || !tree_->options().has_states) &&
                     sequence.num_computed_tokens >= options_.policy.unit;
   if (keep) publish(sequence, Hand::kGive);

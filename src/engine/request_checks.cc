@@ -73,7 +73,8 @@ void Engine::Impl::check_request(const Request& request) const {
   check_answers(request);
   check_beams(request, loaded.config->scheduler.max_num_seqs);
   check_reading(request);
-  const auto prompt = static_cast<int64_t>(request.prompt_ids.size());
+  check_session(request);
+  const auto prompt = std::ssize(held_tokens(request)) + std::ssize(request.prompt_ids);
   if (prompt == 0) throw make_error(ErrorCode::kInvalidArgument, "the prompt is empty; give at least one token");
   const int64_t limit = loaded.config->max_model_len;
   const bool answers_nothing = request.pooling != Pooling::kNone || request.sampling.max_tokens == 0;

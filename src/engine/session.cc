@@ -7,12 +7,9 @@
 #include "engine/engine_impl.h"
 #include "engine/export_state.h"
 #include "engine/session_image.h"
+#include "engine/session_impl.h"
 
 namespace coluber {
-
-namespace {
-constexpr int64_t kNoAnswer = -1;
-}
 
 struct SessionCheckpoint::Impl {
   Impl(StateCache& state_cache, std::unordered_set<const Sequence*>& all) : cache(state_cache), all_held(all) {
@@ -33,37 +30,14 @@ struct SessionCheckpoint::Impl {
 };
 
 int64_t SessionCheckpoint::num_tokens() const noexcept { return impl_ ? impl_->held.num_computed_tokens : 0; }
+int64_t SessionCheckpoint::memory_bytes() const noexcept {
+  return impl_ && impl_->held.state_slot != 0 ? impl_->cache.state_layout().slot_bytes : 0;
+}
 
-struct Session::Impl {
-  explicit Impl(Engine::Impl& engine_impl) : engine(engine_impl) { engine.held.insert(&sequence); }
-  ~Impl() {
-    engine.held.erase(&sequence);
-    engine.cache->release(sequence);
-  }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-
-  void check_extend(std::span<const int32_t> ids) const;
-  void forget();
-  // The random stream that the next answer draws from: the session's own goes on, a seed of the caller's begins anew
-  // unless it is this very answer that goes on.
-  void choose_stream(const SamplingParams& sampling, bool goes_on);
-  void run_step(int64_t tokens, WantedLogits wanted, const HiddenSink* sink,
-                const std::function<void(const float*, int64_t)>& on_logits);
-  void extend(std::span<const int32_t> ids, int64_t chunk, const std::function<void(const float*, int64_t)>& on_logits);
-  // Computes what is not yet, steps of at most `step` tokens. The first `told` tokens have been computed before, in
-  // another length's way: nobody hears of them again.
-  void compute(int64_t step, int64_t told, const std::function<void(const float*, int64_t)>& on_logits);
-
-  Engine::Impl& engine;
-  Sequence sequence;  // tokens beyond the computed ones are pending
-  std::vector<float> last_logits;
-  HiddenSink hidden_sink;
-  StepPlan plan;
-  SessionSampler sampler;
-  int64_t answer_start = kNoAnswer;  // tokens before the answer whose tokens were the last to come
-  int64_t fresh_tokens = 0;          // computed since the last answer
-};
+void Session::Impl::check_here() const {
+  if (is_lent)
+    throw Error(ErrorCode::kInvalidArgument, "a request is going on with this session; wait for its end, or abort it");
+}
 
 void Session::Impl::forget() {
   engine.cache->release(sequence);
@@ -158,7 +132,13 @@ std::span<const int32_t> Session::pending() const noexcept {
   return std::span(impl_->sequence.tokens).subspan(static_cast<size_t>(impl_->sequence.num_computed_tokens));
 }
 
+int64_t Session::memory_bytes() const noexcept {
+  const Impl& s = *impl_;
+  return s.sequence.state_slot != 0 ? s.engine.cache->bytes_for(s.sequence.num_computed_tokens) : 0;
+}
+
 void Session::set_pending(std::span<const int32_t> ids) {
+  impl_->check_here();
   Sequence& sequence = impl_->sequence;
   check_ids(ids, impl_->engine.loaded.model->info().vocab_size);
   const std::vector<int32_t> copied(ids.begin(), ids.end());  // they may be the session's own
@@ -169,6 +149,7 @@ void Session::set_pending(std::span<const int32_t> ids) {
 void Session::extend(std::span<const int32_t> ids, int64_t chunk,
                      const std::function<void(const float* logits, int64_t rows)>& on_logits) {
   Impl& s = *impl_;
+  s.check_here();
   if (chunk < 0) throw make_error(ErrorCode::kInvalidArgument, "chunk must be at least 0, found {}", chunk);
   s.check_extend(ids);
   if (ids.size() != 1 || !std::ranges::equal(ids, pending())) s.answer_start = kNoAnswer;
@@ -187,6 +168,7 @@ RequestOutput Session::generate(
     const SamplingParams& sampling,
     const std::function<bool(const TokenOutput& token, const std::string& text)>& on_token) {
   Impl& s = *impl_;
+  s.check_here();
   check_sampling(sampling, s.engine.loaded.model->info().vocab_size, s.engine.loaded.tokenizer != nullptr);
   if (sampling.prompt_logprobs)
     throw Error(ErrorCode::kUnsupported,
@@ -244,6 +226,7 @@ RequestOutput Session::generate(
 
 SessionCheckpoint Session::checkpoint() {
   Impl& s = *impl_;
+  s.check_here();
   if (s.sequence.num_computed_tokens == 0)
     throw make_error(ErrorCode::kInvalidArgument,
                      "an empty session has nothing to go back to; feed it at least one token");
@@ -258,6 +241,7 @@ SessionCheckpoint Session::checkpoint() {
 
 void Session::rollback(const SessionCheckpoint& checkpoint) {
   Impl& s = *impl_;
+  s.check_here();
   if (!checkpoint.valid() || &checkpoint.impl_->cache != s.engine.cache.get())
     throw make_error(ErrorCode::kInvalidArgument, "the checkpoint is empty or of another engine");
   if (!s.engine.cache->share(checkpoint.impl_->held, s.sequence))
@@ -269,6 +253,7 @@ void Session::rollback(const SessionCheckpoint& checkpoint) {
 }
 
 std::unique_ptr<Session> Session::fork() const {
+  impl_->check_here();
   auto fork = std::make_unique<Impl>(impl_->engine);
   if (impl_->sequence.num_computed_tokens > 0 && !impl_->engine.cache->share(impl_->sequence, fork->sequence))
     throw make_error(ErrorCode::kResourceExhausted, "no state slot is free for a fork; close a session");
@@ -277,31 +262,48 @@ std::unique_ptr<Session> Session::fork() const {
   return std::unique_ptr<Session>(new Session(std::move(fork)));
 }
 
-void Session::save(const std::string& path) const {
-  if (impl_->sequence.num_computed_tokens == 0)
+SessionImage Session::Impl::image() const {
+  check_here();
+  if (sequence.num_computed_tokens == 0)
     throw make_error(ErrorCode::kInvalidArgument, "an empty session cannot be saved; feed it at least one token");
-  impl_->engine.cache->fold_rings(impl_->sequence);
-  SessionImage image = make_session_image(impl_->engine.loaded, *impl_->engine.cache, impl_->sequence);
-  image.logits = impl_->last_logits;
-  image.sampler = impl_->sampler;
-  image.sampler.answer_start = impl_->answer_start;
-  write_session_file(path, image);
+  engine.cache->fold_rings(sequence);
+  SessionImage image = make_session_image(engine.loaded, *engine.cache, sequence);
+  image.logits = last_logits;
+  image.sampler = sampler;
+  image.sampler.answer_start = answer_start;
+  return image;
 }
 
-void Session::load(const std::string& path) {
-  Impl& s = *impl_;
-  const SessionImage image = read_session_file(path);
-  check_session_image(s.engine.loaded, *s.engine.cache, image, path);
-  Sequence restored;
-  restore_session_image(s.engine.loaded, *s.engine.cache, image, restored);
-  s.forget();
-  s.sequence = std::move(restored);
-  s.last_logits = image.logits;
-  s.sampler = image.sampler;
-  s.answer_start = image.sampler.answer_start;
+void Session::save(const std::string& path) const { write_session_file(path, impl_->image()); }
+
+std::function<void()> Session::save_later(std::string path) const {
+  auto image = std::make_shared<SessionImage>(impl_->image());
+  copy_bytes(*image);
+  return [image = std::move(image), path = std::move(path)] { write_session_file(path, *image); };
 }
 
-void Session::reset() { impl_->forget(); }
+void Session::load(const std::string& path) { load_later(path)(*this); }
+
+std::function<void(Session& session)> Session::load_later(std::string path) {
+  auto image = std::make_shared<const SessionImage>(read_session_file(path));
+  return [image = std::move(image), path = std::move(path)](Session& session) {
+    Impl& s = *session.impl_;
+    s.check_here();
+    check_session_image(s.engine.loaded, *s.engine.cache, *image, path);
+    Sequence restored;
+    restore_session_image(s.engine.loaded, *s.engine.cache, *image, restored);
+    s.forget();
+    s.sequence = std::move(restored);
+    s.last_logits = image->logits;
+    s.sampler = image->sampler;
+    s.answer_start = image->sampler.answer_start;
+  };
+}
+
+void Session::reset() {
+  impl_->check_here();
+  impl_->forget();
+}
 
 std::vector<ExportedState> Session::export_states() const {
   if (impl_->sequence.num_computed_tokens == 0)

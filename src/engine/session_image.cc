@@ -110,6 +110,16 @@ SessionImage make_session_image(const LoadedModel& loaded, const StateCache& cac
   return image;
 }
 
+void copy_bytes(SessionImage& image) {
+  const auto own = [&image](std::span<const std::byte>& bytes) {
+    auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+    bytes = *copy;
+    image.bytes.owners.push_back(std::move(copy));
+  };
+  own(image.bytes.states);
+  for (std::span<const std::byte>& page : image.bytes.pages) own(page);
+}
+
 void check_session_image(const LoadedModel& loaded, const StateCache& cache, const SessionImage& image,
                          const std::string& path) {
   const EngineConfig& config = *loaded.config;

@@ -19,6 +19,9 @@ SessionLayout session_layout(const EngineConfig& config, const StateLayout& stat
 // What the engine holds of a sequence. The image points into the engine's memory: write it before the next step.
 SessionImage make_session_image(const LoadedModel& loaded, const StateCache& cache, const Sequence& sequence);
 
+// The image comes to own its bytes: it may be written after any step.
+void copy_bytes(SessionImage& image);
+
 // Throws Error(kInvalidData, kInvalidConfig) naming the file and why it cannot go on here: another model, a share of a
 // rank, states of another dtype, more tokens than the context holds.
 void check_session_image(const LoadedModel& loaded, const StateCache& cache, const SessionImage& image,

@@ -125,6 +125,10 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   SessionBytes saved_bytes(const Sequence& sequence) const;
   // Bytes saved before, in the engine's own layout, go into a sequence that has been reserved for its tokens.
   void restore(Sequence& sequence, const SessionBytes& bytes);
+  // A session's sequence, with the states that it has, is a request's from now on; and a session's again, without those
+  // that are parked.
+  void become_request(Sequence& sequence, int64_t request_id);
+  void become_session(Sequence& sequence);
   void release_slot(int32_t slot) override;
   // Writes over the slot's bytes: nothing of it can be read again.
   void scrub(Sequence& sequence);

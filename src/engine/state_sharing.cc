@@ -55,6 +55,22 @@ bool StateCache::unshare(Sequence& sequence) {
   return true;
 }
 
+void StateCache::become_request(Sequence& sequence, int64_t request_id) {
+  sequence.request_id = request_id;
+  sequence.is_private = true;
+  sequence.prefix.hit_tokens = sequence.prefix.common_tokens = sequence.num_computed_tokens;
+  if (sequence.state_slot != 0) ++request_slots_;
+}
+
+void StateCache::become_session(Sequence& sequence) {
+  if (sequence.state_slot == 0) release(sequence);
+  stand_at(sequence, -1);
+  if (sequence.state_slot != 0) --request_slots_;
+  sequence.request_id = 0;
+  sequence.prefix = {};
+  sequence.num_starts = sequence.lost_tokens = 0;
+}
+
 SessionBytes StateCache::saved_bytes(const Sequence& sequence) const {
   tags_.expect(sequence.state_slot, tag_of(sequence));
   COLUBER_CHECK(ring_count(sequence.state_slot) == 0, "states are saved without {} inputs that are in their rings",

@@ -201,9 +201,8 @@ class Doors(unittest.TestCase):
                 self.assertNotIn("Access-Control-Allow-Origin", headers)
                 self.assertNotEqual(headers["X-Request-Id"], "a b")
                 server.post("/v1/completions", {**PROMPT, "prompt": "a secret river"}, headers={"x-api-key": "first-key", "traceparent": "00-1"})
-                log = server.stderr()
-                self.assertNotIn("secret river", log)
-                line = json.loads([one for one in log.splitlines() if "/v1/completions" in one][-1])
+                line = json.loads(server.line_of_log("/v1/completions"))
+                self.assertNotIn("secret river", server.stderr())
                 self.assertEqual((line["status"], line["traceparent"]), (200, "00-1"))
 
     def test_a_full_queue_answers_at_once(self):

@@ -39,8 +39,15 @@ class Server:
         self.port = int(match[2]) if match else None
 
     def stderr(self):
-        self.errors.seek(0)
-        return self.errors.read().decode("utf-8", "replace")
+        # Without moving the place at which the server writes, which this descriptor shares.
+        return os.pread(self.errors.fileno(), os.fstat(self.errors.fileno()).st_size, 0).decode("utf-8", "replace")
+
+    def line_of_log(self, mark):
+        """The last line with the mark; a line is written after its answer."""
+        deadline = time.monotonic() + SECONDS
+        while not (found := [line for line in self.stderr().splitlines() if mark in line]) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return found[-1]
 
     def _wait(self):
         deadline = time.monotonic() + SECONDS
@@ -49,7 +56,9 @@ class Server:
             if found:
                 return found[1]
             time.sleep(0.02)
-        raise RuntimeError(f"the server did not start: {self.stderr()}")
+        text = self.stderr()
+        self.__exit__()
+        raise RuntimeError(f"the server did not start: {text}")
 
     def __enter__(self):
         return self

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "apps/cli/cli.h"
+#include "apps/cli/next_turn.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
@@ -23,10 +24,6 @@ void check_writable(const std::string& path, const std::string& session) {
                    session, name);
 }
 
-Json message(const char* role, const std::string& content) {
-  return Json::Object{{"role", role}, {"content", content}};
-}
-
 }  // namespace
 
 RunSession::RunSession(Engine& engine, std::string path, std::string name)
@@ -40,26 +37,10 @@ RunSession::RunSession(Engine& engine, std::string path, std::string name)
 std::vector<int32_t> RunSession::next_text(const std::string& text) const { return engine_.encode(text, false); }
 
 std::vector<int32_t> RunSession::next_turn(const std::string& text) const {
-  // The file holds tokens and no messages. What the template writes behind an answer and around the next turn is what
-  // it writes behind this stand-in.
-  constexpr std::string_view kAnswer = "colubersanswer";
-  const Json messages(
-      Json::Array{message("user", "x"), message("assistant", std::string(kAnswer)), message("user", text)});
-  const std::string rendered = engine_.apply_chat_template(messages.dump());
-  const size_t at = rendered.find(kAnswer);
-  if (at == std::string::npos) {
-    throw make_error(ErrorCode::kUnsupported,
-                     "{}: this model's chat template leaves earlier answers out, so a turn cannot follow one; give the "
-                     "text without the template (run: --raw, batch: 'prompt')",
-                     name_);
-  }
-  std::vector<int32_t> ids = engine_.encode(rendered.substr(at + kAnswer.size()), false);
-  // An answer that came to its end has its end token already.
+  const Json::Array turn{Json(Json::Object{{"role", "user"}, {"content", text}})};
+  std::vector<int32_t> ids = engine_.encode(cli::text_behind_answer(engine_, turn, true, {}, {}, name_), false);
   const std::span<const int32_t> pending = session_->pending(), held = session_->tokens();
-  const int32_t last = !pending.empty() ? pending.back() : held.empty() ? -1 : held.back();
-  const std::span<const int32_t> ends = engine_.eos_token_ids();
-  if (!ids.empty() && ids.front() == last && std::find(ends.begin(), ends.end(), last) != ends.end())
-    ids.erase(ids.begin());
+  drop_repeated_end(ids, !pending.empty() ? pending.back() : held.empty() ? -1 : held.back(), engine_.eos_token_ids());
   return ids;
 }
 

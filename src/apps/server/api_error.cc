@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/server/api_error.h"
 
+#include "base/log.h"
+
 namespace coluber::server {
 namespace {
 
@@ -62,6 +64,13 @@ ApiError api_error(const Failure& failure) {
   if (failure.code == ErrorCode::kContextLength) error.code = "context_length_exceeded";
   error.param = failure.param;
   return error;
+}
+
+ApiError api_error(const std::exception& thrown) {
+  if (const auto* error = dynamic_cast<const Error*>(&thrown))
+    return api_error(Failure{error->code(), error->what(), {}});
+  log_warn("a request failed: {}", thrown.what());
+  return api_error(Failure{ErrorCode::kInternal, "internal error", {}});
 }
 
 ApiError api_error(int status, std::string message, std::string_view code) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "apps/cli/next_turn.h"
 #include "apps/server/json_fields.h"
 #include "base/utf8.h"
 
@@ -187,7 +188,8 @@ void read_chat_logprobs(JsonFields& fields, const ModelFacts& facts, CompletionR
   if (request.want_logprobs) request.sampling.logprobs = static_cast<int>(top);
 }
 
-void read_chat(JsonFields& fields, const ModelFacts& facts, const Engine& engine, CompletionRequest& request) {
+void read_chat(JsonFields& fields, const ModelFacts& facts, const Engine& engine, const HeldSession* session,
+               CompletionRequest& request) {
   read_chat_logprobs(fields, facts, request);
   bool special = false;  // the template writes them itself
   fields.boolean("add_special_tokens", &special);
@@ -201,14 +203,17 @@ void read_chat(JsonFields& fields, const ModelFacts& facts, const Engine& engine
   fields.refuse("best_of", "it belongs to /v1/completions");
   for (const std::string_view name : {"audio", "prediction", "web_search_options", "verbosity", "mm_processor_kwargs"})
     fields.refuse(name, "this server only makes text from text");
-  const Result<std::string> text = render_conversation(fields, engine);
+  const Result<std::string> text = render_conversation(fields, engine, true, session);
   if (!text) return fields.problem(text.error().param, text.error().message, text.error().code);
   encode_prompt(fields, "messages", engine, *text, special, &request.prompts, nullptr);
+  if (session != nullptr && !request.prompts.empty())
+    cli::drop_repeated_end(request.prompts.back(), session->last_token, engine.eos_token_ids());
   if (!request.prompts.empty() && request.prompts.back().empty())
     fields.problem("messages", "the conversation gives no tokens; a model needs at least one to go on from");
 }
 
-void read_completion(JsonFields& fields, const ModelFacts& facts, const Engine& engine, CompletionRequest& request) {
+void read_completion(JsonFields& fields, const ModelFacts& facts, const Engine& engine, const HeldSession* session,
+                     CompletionRequest& request) {
   int64_t top = 0;
   if (fields.integer("logprobs", 0, facts.max_logprobs, &top)) {
     request.want_logprobs = true;
@@ -216,7 +221,14 @@ void read_completion(JsonFields& fields, const ModelFacts& facts, const Engine& 
   }
   fields.boolean("echo", &request.echo);
   fields.refuse("suffix", "models that fill a gap are not served");
-  read_prompts(fields, "prompt", facts, engine, &request.prompts, request.echo ? &request.prompt_texts : nullptr);
+  const bool goes_on = session != nullptr && session->num_tokens > 0;
+  if (goes_on && !fields.has("prompt")) {
+    fields.note("prompt");
+    request.prompts.emplace_back();  // what was said last is gone on with
+  } else {
+    read_prompts(fields, "prompt", facts, engine, &request.prompts, request.echo ? &request.prompt_texts : nullptr,
+                 !goes_on);
+  }
   if (request.echo && request.want_logprobs) {
     if (request.sampling.prompt_logprobs)
       fields.problem("prompt_logprobs",
@@ -226,9 +238,26 @@ void read_completion(JsonFields& fields, const ModelFacts& facts, const Engine& 
   if (request.echo && !engine.has_tokenizer()) fields.problem("echo", "'echo' needs a model with a tokenizer");
 }
 
+// The session is one text, of which nothing is computed again.
+void check_session(JsonFields& fields, const HeldSession& session, CompletionRequest& request) {
+  request.held_tokens = session.num_tokens;
+  const auto refuse = [&fields](bool asked, std::string_view name, std::string_view why) {
+    if (asked)
+      fields.problem(name, fmt::format("'{}' does not go with 'session_id': {}", name, why), ErrorCode::kUnsupported);
+  };
+  refuse(request.n > 1, "n", "a session goes on with one answer; fork it for others");
+  refuse(request.best_of > 1, "best_of", "a session goes on with one answer");
+  refuse(request.beam_width > 0, "use_beam_search", "a session goes on with one answer");
+  refuse(request.prompts.size() > 1, "prompt", "a session is one text");
+  refuse(request.echo, "echo", "what the session holds is not told again");
+  refuse(request.sampling.prompt_logprobs.has_value(), "prompt_logprobs",
+         "what the session holds is not computed again");
+  refuse(!request.cache_salt.empty() && session.num_tokens > 0, "cache_salt", "it has the one that it began with");
+}
+
 void read_max_tokens(JsonFields& fields, const ModelFacts& facts, CompletionRequest& request) {
   int64_t longest = 0;
-  for (const auto& ids : request.prompts) longest = std::max(longest, std::ssize(ids));
+  for (const auto& ids : request.prompts) longest = std::max(longest, request.held_tokens + std::ssize(ids));
   const int64_t left = facts.max_model_len - longest;
   int64_t given = 0, newer = 0;
   const bool echoes = request.sampling.prompt_logprobs.has_value();
@@ -266,9 +295,8 @@ Result<Json> parse_body(const std::string& body) {
 }
 
 void read_prompts(JsonFields& fields, std::string_view name, const ModelFacts& facts, const Engine& engine,
-                  std::vector<std::vector<int32_t>>* prompts, std::vector<std::string>* texts) {
+                  std::vector<std::vector<int32_t>>* prompts, std::vector<std::string>* texts, bool special) {
   const Json* prompt = fields.find(name);
-  bool special = true;
   fields.boolean("add_special_tokens", &special);
   if (prompt == nullptr)
     return fields.problem(name, fmt::format("'{}' is missing: give a text, token ids, or a list of either", name));
@@ -309,22 +337,11 @@ void check_model(JsonFields& fields, const ModelFacts& facts) {
                  ErrorCode::kNotFound);
 }
 
-Result<std::string> render_conversation(JsonFields& fields, const Engine& engine) {
+Result<Json> read_messages(JsonFields& fields) {
   const auto bad = [](std::string_view param, std::string message) {
     return tl::unexpected<Failure>(Failure{ErrorCode::kInvalidArgument, std::move(message), std::string(param)});
   };
   const Json* given = fields.find("messages");
-  bool generation_prompt = true;
-  fields.boolean("add_generation_prompt", &generation_prompt);
-  fields.refuse("continue_final_message", "an answer is always a new message", Json(false));
-  fields.refuse("chat_template", "templates come with the model, never from a client");
-  fields.refuse("documents", "there is no place for documents; put them in a message");
-  Json kwargs = Json(Json::Object{});
-  if (const Json* extra = fields.find("chat_template_kwargs")) {
-    if (!extra->is_object()) return bad("chat_template_kwargs", "'chat_template_kwargs' must be an object");
-    kwargs = *extra;
-  }
-  if (const Json* effort = fields.find("reasoning_effort")) kwargs.set("reasoning_effort", *effort);
   if (given == nullptr || !given->is_array() || given->as_array().empty())
     return bad("messages", "'messages' must be a list of {\"role\", \"content\"} with at least one");
   Json messages = *given;
@@ -337,19 +354,61 @@ Result<std::string> render_conversation(JsonFields& fields, const Engine& engine
                              i));
     tidy_calls(message);
   }
-  if (!engine.has_chat_template()) return bad("messages", "this model has no chat template; use /v1/completions");
+  return messages;
+}
+
+namespace {
+
+// What follows the messages that a session was begun with.
+std::string behind_opening(const Engine& engine, const Json& opening, const Json& messages, bool generation_prompt,
+                           const std::string& kwargs) {
+  Json all = opening;
+  for (const Json& message : messages.as_array()) all.push_back(message);
+  const std::string before = engine.apply_chat_template(opening.dump(), false, {}, kwargs);
+  std::string rendered = engine.apply_chat_template(all.dump(), generation_prompt, {}, kwargs);
+  if (!rendered.starts_with(before))
+    throw Error(ErrorCode::kUnsupported,
+                "this model's chat template writes the session's messages otherwise where others follow; begin a new "
+                "session with all of them");
+  return rendered.substr(before.size());
+}
+
+}  // namespace
+
+Result<std::string> render_conversation(JsonFields& fields, const Engine& engine, bool generation_prompt,
+                                        const HeldSession* session) {
+  fields.boolean("add_generation_prompt", &generation_prompt);
+  fields.refuse("continue_final_message", "an answer is always a new message", Json(false));
+  fields.refuse("chat_template", "templates come with the model, never from a client");
+  fields.refuse("documents", "there is no place for documents; put them in a message");
+  Json extra = Json(Json::Object{});
+  if (const Json* given = fields.find("chat_template_kwargs")) {
+    if (!given->is_object())
+      return tl::unexpected(
+          Failure{ErrorCode::kInvalidArgument, "'chat_template_kwargs' must be an object", "chat_template_kwargs"});
+    extra = *given;
+  }
+  if (const Json* effort = fields.find("reasoning_effort")) extra.set("reasoning_effort", *effort);
+  const Result<Json> messages = read_messages(fields);
+  if (!messages) return tl::unexpected(messages.error());
+  if (!engine.has_chat_template())
+    return tl::unexpected(
+        Failure{ErrorCode::kInvalidArgument, "this model has no chat template; use /v1/completions", "messages"});
+  const std::string kwargs = extra.dump();
   try {
-    return engine.apply_chat_template(messages.dump(), generation_prompt, {}, kwargs.dump());
+    if (session == nullptr || session->num_tokens == 0)
+      return engine.apply_chat_template(messages->dump(), generation_prompt, {}, kwargs);
+    if (session->opening.is_array())
+      return behind_opening(engine, session->opening, *messages, generation_prompt, kwargs);
+    return cli::text_behind_answer(engine, messages->as_array(), generation_prompt, {}, kwargs);
   } catch (const Error& error) {
-    return tl::unexpected<Failure>(Failure{error.code(), error.what(), "messages"});
+    return tl::unexpected(Failure{error.code(), error.what(), "messages"});
   }
 }
 
-Result<CompletionRequest> parse_completion(const std::string& body, bool chat, const ModelFacts& facts,
-                                           const Engine& engine) {
-  Result<Json> json = parse_body(body);
-  if (!json) return tl::unexpected(json.error());
-  JsonFields fields(*json);
+Result<CompletionRequest> parse_completion(const Json& body, bool chat, const ModelFacts& facts, const Engine& engine,
+                                           const HeldSession* session) {
+  JsonFields fields(body);
   CompletionRequest request;
   request.chat = chat;
   request.sampling = facts.defaults;
@@ -359,10 +418,12 @@ Result<CompletionRequest> parse_completion(const std::string& body, bool chat, c
   read_serving(fields, facts, request);
   refuse_others(fields);
   if (chat) {
-    read_chat(fields, facts, engine, request);
+    read_chat(fields, facts, engine, session, request);
   } else {
-    read_completion(fields, facts, engine, request);
+    read_completion(fields, facts, engine, session, request);
   }
+  fields.text("session_id", &request.session_id, kMaxSaltBytes);
+  if (session != nullptr) check_session(fields, *session, request);
   if (request.best_of != 0 && request.best_of < request.n)
     fields.problem("best_of", fmt::format("'best_of' must be at least 'n' = {}, found {}", request.n, request.best_of));
   if (request.stream && request.best_of > request.n)

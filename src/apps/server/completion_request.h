@@ -29,8 +29,17 @@ struct ModelFacts {
   size_t max_stop_bytes = 1024;
 };
 
+// What the session holds that a request goes on from.
+struct HeldSession {
+  int64_t num_tokens = 0;
+  int32_t last_token = -1;
+  Json opening;  // messages that it was begun with, as long as no answer follows them; else null
+};
+
 struct CompletionRequest {
   bool chat = false;
+  std::string session_id;
+  int64_t held_tokens = 0;  // of the session, before the prompt
   std::vector<std::vector<int32_t>> prompts;
   std::vector<std::string> prompt_texts;  // for `echo`
 
@@ -51,19 +60,23 @@ struct CompletionRequest {
   int64_t answers() const noexcept;  // sequences that it makes the engine run
 };
 
-// `body` is the JSON text.
-Result<CompletionRequest> parse_completion(const std::string& body, bool chat, const ModelFacts& facts,
-                                           const Engine& engine);
-// The conversation of a chat request, or of /tokenize, as text. `object` is the body; only the fields of the
-// conversation are looked at.
+// `body` is an object. `session`: of its 'session_id', which must have been looked up; null where there is none.
+Result<CompletionRequest> parse_completion(const Json& body, bool chat, const ModelFacts& facts, const Engine& engine,
+                                           const HeldSession* session);
+// The conversation of a chat request, or of /tokenize, as text; of one that goes on from a session, what follows there.
+// Only the fields of the conversation are looked at.
 class JsonFields;
-Result<std::string> render_conversation(JsonFields& fields, const Engine& engine);
+Result<std::string> render_conversation(JsonFields& fields, const Engine& engine, bool generation_prompt = true,
+                                        const HeldSession* session = nullptr);
+// The messages as templates want them, or what is wrong with them.
+Result<Json> read_messages(JsonFields& fields);
 // The body as an object: UTF-8, JSON, and an object. Duplicate keys are refused.
 Result<Json> parse_body(const std::string& body);
 // Texts, token ids, or lists of either, from the field `name`; what is not right is told to `fields`. `texts`, where
-// not null, receives what each prompt is as a text.
+// not null, receives what each prompt is as a text. `special`: whether a text gets the model's own special tokens where
+// the field 'add_special_tokens' does not say.
 void read_prompts(JsonFields& fields, std::string_view name, const ModelFacts& facts, const Engine& engine,
-                  std::vector<std::vector<int32_t>>* prompts, std::vector<std::string>* texts);
+                  std::vector<std::vector<int32_t>>* prompts, std::vector<std::string>* texts, bool special = true);
 // Whether `model` in the body is one that is served; absent is fine.
 void check_model(JsonFields& fields, const ModelFacts& facts);
 

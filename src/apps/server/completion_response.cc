@@ -108,10 +108,14 @@ Json usage_json(const Usage& usage) {
 
 Json cache_json(const Usage& usage) {
   const bool missed = usage.miss_reason != MissReason::kNone;
-  return Json(Json::Object{
+  Json json(Json::Object{
       {"cache", Json::Object{{"hit_tokens", usage.cached_tokens},
                              {"common_tokens", usage.common_tokens},
                              {"miss_reason", missed ? Json(miss_reason_name(usage.miss_reason)) : Json()}}}});
+  if (!usage.session_id.empty())
+    json.set("session",
+             Json::Object{{"id", usage.session_id}, {"tokens", usage.prompt_tokens + usage.completion_tokens}});
+  return json;
 }
 
 Json whole_answer(const AnswerHead& head, const CompletionRequest& request, const std::vector<Choice>& choices,

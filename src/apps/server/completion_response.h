@@ -22,11 +22,14 @@ struct Choice {
   std::vector<TokenOutput> prompt_logprobs;  // of the prompt's tokens, where asked for
   FinishReason finish_reason = FinishReason::kNone;
   int64_t text_offset = 0;  // characters of the answer before `tokens`, as log-probabilities count them
+  bool is_first = false;    // of the chunks of this answer
+  bool is_last = false;     // of all chunks of the request
 };
 
 struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0, common_tokens = 0;
   MissReason miss_reason = MissReason::kNone;
+  std::string session_id = {};  // that holds all these tokens; empty: none
 };
 
 struct AnswerHead {
@@ -37,7 +40,7 @@ struct AnswerHead {
 };
 
 Json usage_json(const Usage& usage);
-// {"cache": {"hit_tokens", "common_tokens", "miss_reason"}}: what stands under "coluber".
+// {"cache": {"hit_tokens", "common_tokens", "miss_reason"}, "session": {"id", "tokens"}}: what stands under "coluber".
 Json cache_json(const Usage& usage);
 
 Json whole_answer(const AnswerHead& head, const CompletionRequest& request, const std::vector<Choice>& choices,

@@ -65,9 +65,9 @@ Result<EmbeddingJob::Wanted> EmbeddingJob::parse(const std::string& body) const 
   return wanted;
 }
 
-std::optional<Failure> EmbeddingJob::accept(const std::string& body) {
+std::optional<ApiError> EmbeddingJob::accept(const std::string& body) {
   Result<Wanted> parsed = parse(body);
-  if (!parsed) return std::move(parsed.error());
+  if (!parsed) return api_error(parsed.error());
   const auto wanted = std::make_shared<Wanted>(std::move(*parsed));
   std::vector<RequestId> ids = add_all(wanted->inputs.size(), [&](size_t input) { return add(*wanted, input); });
   serving_.http.post([job = self<EmbeddingJob>(), wanted, ids = std::move(ids)] { job->started(wanted, ids); });

@@ -28,7 +28,7 @@ class EmbeddingJob : public Job {
     std::string cache_salt;
   };
 
-  std::optional<Failure> accept(const std::string& body) override;
+  std::optional<ApiError> accept(const std::string& body) override;
   void forget() override { early_.clear(); }
   Result<Wanted> parse(const std::string& body) const;
   RequestId add(const Wanted& wanted, size_t input);

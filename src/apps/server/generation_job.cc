@@ -14,24 +14,79 @@ void append(std::vector<TokenOutput>& to, std::vector<TokenOutput>& from) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
+// A session that was made for a request which comes to nothing.
+struct Dropped {
+  SessionStore& sessions;
+  SessionStore::Lease* lease;
+  ~Dropped() {
+    if (lease != nullptr) sessions.discard(*lease);
+  }
+};
+
 }  // namespace
 
-GenerationJob::GenerationJob(Serving& serving, std::shared_ptr<HttpStream> stream, bool chat, std::string id,
-                             HttpHeaders headers, OnDone on_done)
+GenerationJob::GenerationJob(Serving& serving, std::shared_ptr<HttpStream> stream, std::unique_ptr<Dialect> dialect,
+                             std::string owner, const std::string& id, HttpHeaders headers, OnDone on_done)
     : Job(serving, std::move(stream), std::move(headers), std::move(on_done)),
-      chat_(chat),
-      head_{(chat ? "chatcmpl-" : "cmpl-") + id, static_cast<int64_t>(std::time(nullptr)),
+      dialect_(std::move(dialect)),
+      owner_(std::move(owner)),
+      head_{std::string(dialect_->id_prefix()) + id, static_cast<int64_t>(std::time(nullptr)),
             serving.facts.served_names.front(), serving.tokenizer} {}
 
 // ---- going in --------------------------------------------------------------------------------------------------
 
-std::optional<Failure> GenerationJob::accept(const std::string& body) {
-  Result<CompletionRequest> parsed = parse_completion(body, chat_, serving_.facts, serving_.engine.engine());
-  if (!parsed) return std::move(parsed.error());
+ApiResult<std::shared_ptr<SessionStore::Lease>> GenerationJob::find_session(Json& body) {
+  ApiResult<SessionUse> use = dialect_->session_use(body);
+  if (!use) return tl::unexpected(std::move(use.error()));
+  session_use_ = std::move(*use);
+  switch (session_use_.kind) {
+    case SessionUse::Kind::kNone:
+      return nullptr;
+    case SessionUse::Kind::kGoOn:
+      return serving_.sessions.lend(owner_, session_use_.id);
+    case SessionUse::Kind::kFork:
+      return serving_.sessions.fork(owner_, session_use_.id, SessionKind::kResponse);
+    case SessionUse::Kind::kNew:
+      return serving_.sessions.create(owner_, SessionKind::kResponse);
+  }
+  return nullptr;
+}
+
+// Where it comes to nothing the session is free before the client hears of it, and one that was made for it is gone.
+std::optional<ApiError> GenerationJob::accept(const std::string& body) {
+  Result<Json> json = parse_body(body);
+  if (!json) return api_error(json.error());
+  Result<Json> translated = dialect_->translate(std::move(*json));
+  if (!translated) return api_error(translated.error());
+  ApiResult<std::shared_ptr<Lease>> lease = find_session(*translated);
+  if (!lease) return std::move(lease.error());
+  Dropped dropped{serving_.sessions, session_use_.is_kept() ? lease->get() : nullptr};
+  HeldSession held;
+  if (*lease) {
+    held = {(*lease)->num_tokens(), (*lease)->last_token(), {}};
+    if (const Json* opening = (*lease)->note().find("opening")) held.opening = *opening;
+    if (auto failure = dialect_->check_note((*lease)->note())) return api_error(*failure);
+  }
+  Result<CompletionRequest> parsed = parse_completion(*translated, dialect_->is_chat(), serving_.facts,
+                                                      serving_.engine.engine(), *lease ? &held : nullptr);
+  if (!parsed) return api_error(parsed.error());
   const auto request = std::make_shared<CompletionRequest>(std::move(*parsed));
-  std::vector<RequestId> ids = add_all(request->prompts.size(), [&](size_t prompt) { return add(*request, prompt); });
-  serving_.http.post([job = self<GenerationJob>(), request, ids = std::move(ids)] { job->started(request, ids); });
+  if (*lease) request->session_id = (*lease)->id();
+  std::vector<RequestId> ids =
+      add_all(request->prompts.size(), [&](size_t prompt) { return add(*request, prompt, *lease); });
+  if (!ids.empty()) dropped.lease = nullptr;
+  serving_.http.post([job = self<GenerationJob>(), request, kept = session_use_.is_kept() ? *lease : nullptr,
+                      ids = std::move(ids)] { job->started(request, kept, ids); });
   return std::nullopt;
+}
+
+// On the engine's thread, before the client hears of the end.
+void GenerationJob::session_ended(Lease& lease, FinishReason reason) {
+  const bool failed = reason == FinishReason::kError;
+  if (session_use_.is_kept() && (failed || reason == FinishReason::kAbort)) return serving_.sessions.discard(lease);
+  if (!failed) lease.note().set("opening", Json());
+  serving_.sessions.refresh(lease);
+  if (!session_use_.is_kept()) lease.release();
 }
 
 Request GenerationJob::engine_request(const CompletionRequest& request, size_t prompt) const {
@@ -49,13 +104,17 @@ Request GenerationJob::engine_request(const CompletionRequest& request, size_t p
 }
 
 // Where nobody said how long the answer may be, it may be what the memory for states has room for.
-RequestId GenerationJob::add(const CompletionRequest& request, size_t prompt) {
+RequestId GenerationJob::add(const CompletionRequest& request, size_t prompt, const std::shared_ptr<Lease>& lease) {
   Request made = engine_request(request, prompt);
+  if (lease) made.session = lease->session();
   for (;;) {
     try {
-      return serving_.engine.add_request(made, [job = self<GenerationJob>(), prompt](const RequestOutput& output) {
-        job->serving_.http.post([job, prompt, output] { job->take(prompt, output); });
-      });
+      return serving_.engine.add_request(
+          made, [job = self<GenerationJob>(), prompt, lease](const RequestOutput& output) {
+            if (lease && output.request_finished && output.finish_reason != FinishReason::kNone)
+              job->session_ended(*lease, output.finish_reason);
+            job->serving_.http.post([job, prompt, output] { job->take(prompt, output); });
+          });
     } catch (const Error& error) {
       const bool too_long = error.code() == ErrorCode::kResourceExhausted && request.open_ended;
       if (!too_long || made.sampling.max_tokens <= 1) throw;
@@ -64,11 +123,15 @@ RequestId GenerationJob::add(const CompletionRequest& request, size_t prompt) {
   }
 }
 
-void GenerationJob::started(std::shared_ptr<CompletionRequest> request, std::vector<RequestId> ids) {
+void GenerationJob::started(std::shared_ptr<CompletionRequest> request, std::shared_ptr<Lease> kept,
+                            std::vector<RequestId> ids) {
   if (!take_ids(std::move(ids))) return;
+  kept_ = std::move(kept);
+  if (kept_) head_.id = kept_->id();
   prompts_.resize(request->prompts.size());
   prompt_logprobs_.resize(request->prompts.size());
-  for (size_t i = 0; i < prompts_.size(); ++i) prompts_[i].prompt_tokens = std::ssize(request->prompts[i]);
+  for (size_t i = 0; i < prompts_.size(); ++i)
+    prompts_[i].prompt_tokens = request->held_tokens + std::ssize(request->prompts[i]);
   const auto num_choices = static_cast<size_t>(request->n) * prompts_.size();
   choices_.resize(num_choices);
   for (size_t i = 0; i < num_choices; ++i) choices_[i].index = static_cast<int64_t>(i);
@@ -77,10 +140,11 @@ void GenerationJob::started(std::shared_ptr<CompletionRequest> request, std::vec
   request_ = std::move(request);
   if (request_->stream) {
     HttpHeaders headers = headers_;
-    headers.insert(headers.end(), {{"Content-Type", "text/event-stream; charset=utf-8"},
+    headers.insert(headers.end(), {{"Content-Type", std::string(dialect_->stream_type())},
                                    {"Cache-Control", "no-cache"},
                                    {"X-Accel-Buffering", "no"}});
     stream_->start(200, headers);
+    if (const std::string begin = dialect_->begin(head_, *request_); !begin.empty()) stream_->write(begin);
   }
   pump();
 }
@@ -168,14 +232,13 @@ void GenerationJob::send_chunk(Choice& choice, RequestOutput& output) {
   choice.tokens = std::move(output.tokens);
   choice.prompt_logprobs = std::move(output.prompt_tokens_logprobs);
   choice.finish_reason = output.finish_reason;
-  Json chunk = chunk_answer(head_, *request_, choice, !chunked_[index]);
-  if (ends && output.request_finished && !request_->include_usage) chunk.set("coluber", cache_json(usage()));
-  if (request_->continuous_usage) chunk.set("usage", usage_json(usage()));
+  choice.is_first = !chunked_[index];
+  choice.is_last = ends && output.request_finished && ended_ + 1 == prompts_.size();
+  stream_->write(dialect_->chunk(head_, *request_, choice, usage()));
   if (request_->want_logprobs) {
     choice.text_offset += text_length(head_.tokenizer, choice.tokens);
     if (request_->echo) choice.text_offset += text_length(head_.tokenizer, choice.prompt_logprobs);
   }
-  send_event(chunk);
 }
 
 Usage GenerationJob::usage() const {
@@ -187,16 +250,27 @@ Usage GenerationJob::usage() const {
     if (all.miss_reason == MissReason::kNone) all.miss_reason = prompt.miss_reason;
   }
   for (const int64_t tokens : completion_tokens_) all.completion_tokens += tokens;
+  if (request_) all.session_id = request_->session_id;
   return all;
 }
 
 void GenerationJob::complete() {
   const Usage all = usage();
+  std::string end;
+  Json whole;
+  if (request_->stream)
+    end = dialect_->end(head_, *request_, all);
+  else
+    whole = dialect_->whole(head_, *request_, choices_, all);
+  if (kept_) {
+    dialect_->write_note(kept_->note());
+    kept_->release();
+  }
   if (request_->stream) {
-    if (request_->include_usage) send_event(usage_chunk(head_, *request_, all));
-    end_events();
+    stream_->write(end);
+    stream_->end();
   } else {
-    respond(200, whole_answer(head_, *request_, choices_, all));
+    respond(200, whole);
   }
   const FinishReason reason = choices_.empty() ? FinishReason::kStop : choices_.front().finish_reason;
   serving_.metrics.ended(reason, seconds(), all.prompt_tokens, all.completion_tokens);

@@ -12,26 +12,33 @@
 #include <utility>
 #include <vector>
 
-#include "apps/server/completion_response.h"
+#include "apps/server/dialect.h"
 #include "apps/server/job.h"
 
 namespace coluber::server {
 
 class GenerationJob : public Job {
  public:
-  GenerationJob(Serving& serving, std::shared_ptr<HttpStream> stream, bool chat, std::string id, HttpHeaders headers,
-                OnDone on_done);
+  // `owner`: whose sessions it may use.
+  GenerationJob(Serving& serving, std::shared_ptr<HttpStream> stream, std::unique_ptr<Dialect> dialect,
+                std::string owner, const std::string& id, HttpHeaders headers, OnDone on_done);
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  std::optional<Failure> accept(const std::string& body) override;
+  std::optional<ApiError> accept(const std::string& body) override;
+  Json error_body(const ApiError& error) const override { return dialect_->error(error); }
+  std::string error_end(const ApiError& error) const override { return dialect_->error_end(error); }
   void pump() override;
   void ending(FinishReason reason) override;
   void forget() override { pending_.clear(); }
-  RequestId add(const CompletionRequest& request, size_t prompt);
+  using Lease = SessionStore::Lease;
+  ApiResult<std::shared_ptr<Lease>> find_session(Json& body);
+  // The engine has given the session back.
+  void session_ended(Lease& lease, FinishReason reason);
+  RequestId add(const CompletionRequest& request, size_t prompt, const std::shared_ptr<Lease>& lease);
   Request engine_request(const CompletionRequest& request, size_t prompt) const;
-  void started(std::shared_ptr<CompletionRequest> request, std::vector<RequestId> ids);
+  void started(std::shared_ptr<CompletionRequest> request, std::shared_ptr<Lease> kept, std::vector<RequestId> ids);
   void take(size_t prompt, RequestOutput output);
   void handle(size_t prompt, RequestOutput& output);
   void count(size_t prompt, const RequestOutput& output);
@@ -40,8 +47,11 @@ class GenerationJob : public Job {
   Usage usage() const;
   double seconds() const { return std::chrono::duration<double>(Clock::now() - begun_).count(); }
 
-  const bool chat_;
+  const std::unique_ptr<Dialect> dialect_;
+  const std::string owner_;
   AnswerHead head_;
+  SessionUse session_use_;
+  std::shared_ptr<Lease> kept_;  // what the answer leaves behind to be gone on from; null where nothing
   Clock::time_point begun_ = Clock::now(), last_token_;
   bool had_token_ = false;
 

@@ -3,17 +3,10 @@
 
 #include <utility>
 
-#include "base/log.h"
-
 namespace coluber::server {
 namespace {
 
 constexpr int kClientGone = 499;  // as nginx logs it; nobody reads it
-
-Failure failure_of(const std::exception& thrown) {
-  if (const auto* error = dynamic_cast<const Error*>(&thrown)) return {error->code(), error->what(), {}};
-  return {ErrorCode::kInternal, "internal error", {}};
-}
 
 }  // namespace
 
@@ -30,15 +23,13 @@ void Job::begin(std::string body) {
 
 void Job::prepare(const std::string& body) {
   if (cancelled_) return;
-  std::optional<Failure> failure;
+  std::optional<ApiError> error;
   try {
-    failure = accept(body);
+    error = accept(body);
   } catch (const std::exception& thrown) {
-    failure = failure_of(thrown);
-    if (failure->code == ErrorCode::kInternal) log_warn("a request could not be prepared: {}", thrown.what());
+    error = api_error(thrown);
   }
-  if (!failure) return;
-  serving_.http.post([job = shared_from_this(), error = api_error(*failure)] { job->end_with(error); });
+  if (error) serving_.http.post([job = shared_from_this(), error = std::move(*error)] { job->end_with(error); });
 }
 
 std::vector<RequestId> Job::add_all(size_t count, const std::function<RequestId(size_t)>& add) {
@@ -77,11 +68,6 @@ void Job::respond(int status, const Json& body, HttpHeaders more) {
   stream_->respond(status, headers, body.dump());
 }
 
-void Job::end_events() {
-  stream_->write("data: [DONE]\n\n");
-  stream_->end();
-}
-
 // ---- ending early ----------------------------------------------------------------------------------------------
 
 void Job::end_with(const ApiError& error) {
@@ -89,11 +75,11 @@ void Job::end_with(const ApiError& error) {
   cancelled_ = true;
   abort_requests();
   if (stream_->started()) {
-    send_event(error.json());
-    end_events();
+    stream_->write(error_end(error));
+    stream_->end();
   } else {
     const bool may_come_back = error.status == 429 || error.status == 503;
-    respond(error.status, error.json(), may_come_back ? HttpHeaders{{"Retry-After", "1"}} : HttpHeaders{});
+    respond(error.status, error_body(error), may_come_back ? HttpHeaders{{"Retry-After", "1"}} : HttpHeaders{});
   }
   ending(FinishReason::kError);
   finish(error.status);

@@ -17,6 +17,7 @@
 #include "apps/server/completion_request.h"
 #include "apps/server/http_server.h"
 #include "apps/server/metrics.h"
+#include "apps/server/session_store.h"
 #include "apps/server/work_queue.h"
 #include "coluber/async_engine.h"
 #include "text/tokenizer/tokenizer.h"
@@ -29,6 +30,7 @@ struct Serving {
   HttpServer& http;
   WorkQueue& workers;
   Metrics& metrics;
+  SessionStore& sessions;
   const ModelFacts& facts;
   const Tokenizer* tokenizer;  // null where the model has none
 };
@@ -48,7 +50,10 @@ class Job : public std::enable_shared_from_this<Job> {
 
  protected:
   // On a worker: gives the engine what the body asks for, or says what is wrong with it. May throw.
-  virtual std::optional<Failure> accept(const std::string& body) = 0;
+  virtual std::optional<ApiError> accept(const std::string& body) = 0;
+  // How the client is told of an error: in an answer, or at the end of a stream that has begun.
+  virtual Json error_body(const ApiError& error) const { return error.json(); }
+  virtual std::string error_end(const ApiError&) const { return {}; }
   // The stream's client has read what was queued for it.
   virtual void pump() {}
   // Before it is finished with kError or kAbort.
@@ -67,8 +72,6 @@ class Job : public std::enable_shared_from_this<Job> {
   // Whether the output ended the job with an error.
   bool failed(const RequestOutput& output);
   void respond(int status, const Json& body, HttpHeaders more = {});
-  void send_event(const Json& json) { stream_->write("data: " + json.dump() + "\n\n"); }
-  void end_events();
   void finish(int status);
 
   Serving& serving_;

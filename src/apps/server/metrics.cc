@@ -68,6 +68,7 @@ struct Metrics::Impl {
   }
   void take_engine(const EngineStats& engine);
   void take_http(const HttpServerStats& http);
+  void take_sessions(const SessionStore::Counts& sessions);
 };
 
 Metrics::Metrics(const std::string& model_name) : impl_(std::make_unique<Impl>()) {
@@ -161,10 +162,21 @@ void Metrics::Impl::take_http(const HttpServerStats& http) {
   count_to("coluber:http_peers_gone_total", "clients that went away before their answer ended", http.peers_gone);
 }
 
-std::string Metrics::text(const EngineStats& engine, const HttpServerStats& http, int64_t requests_in_flight) {
+void Metrics::Impl::take_sessions(const SessionStore::Counts& sessions) {
+  const std::string help = "sessions that clients keep, by where they are";
+  set("coluber:sessions", help, static_cast<double>(sessions.in_memory), {{"where", "memory"}});
+  set("coluber:sessions", help, static_cast<double>(sessions.parked), {{"where", "file"}});
+  set("coluber:session_bytes", "memory of the cache that they hold", static_cast<double>(sessions.bytes));
+  count_to("coluber:sessions_parked_total", "sessions put into files", sessions.parked_total);
+  count_to("coluber:sessions_restored_total", "sessions that came back from there", sessions.restored_total);
+}
+
+std::string Metrics::text(const EngineStats& engine, const HttpServerStats& http, const SessionStore::Counts& sessions,
+                          int64_t requests_in_flight) {
   const std::lock_guard lock(impl_->mutex);
   impl_->take_engine(engine);
   impl_->take_http(http);
+  impl_->take_sessions(sessions);
   impl_->set("coluber:requests_in_flight", "requests that were accepted and have not ended",
              static_cast<double>(requests_in_flight));
   return prometheus::TextSerializer().Serialize(impl_->registry.Collect());

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "apps/server/session_store.h"
 #include "coluber/engine.h"
 
 namespace coluber::server {
@@ -27,7 +28,8 @@ class Metrics {
   void answered(std::string_view route, int status);
 
   // The text format, with the engine's counts as they are now.
-  std::string text(const EngineStats& engine, const HttpServerStats& http, int64_t requests_in_flight);
+  std::string text(const EngineStats& engine, const HttpServerStats& http, const SessionStore::Counts& sessions,
+                   int64_t requests_in_flight);
 
  private:
   struct Impl;

@@ -11,6 +11,7 @@
 #include "apps/server/service.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "engine/host_memory.h"
 #include "engine/model_text.h"
 #include "formats/model_folder.h"
 
@@ -31,6 +32,8 @@ struct ServeOptions {
   std::vector<std::string> api_keys;
   std::optional<std::string> api_key_file;
   bool no_page = false;
+  std::optional<int64_t> max_session_bytes;
+  std::optional<double> session_idle_timeout;
   std::optional<double> header_timeout, body_timeout, idle_timeout, write_timeout, request_timeout, shutdown_timeout;
 };
 
@@ -48,6 +51,23 @@ void declare_address(Arguments& arguments, ServeOptions& options) {
       "--served-model-name", &options.service.served_names, "NAME",
       "what clients call the model; the first stands in answers. Without it the name of the model's folder");
   arguments.flag("--no-page", &options.no_page, "serve the API alone, without the page at /");
+}
+
+void declare_sessions(Arguments& arguments, ServeOptions& options) {
+  server::SessionOptions& sessions = options.service.sessions;
+  arguments.section("Sessions");
+  arguments.text("--session-dir", &sessions.dir, "DIR",
+                 "folder for sessions that clients save, and for those that are parked: beyond the limits below, and "
+                 "all of them at the end; the next server finds them. Without it sessions end with the server");
+  arguments.integer("--max-sessions", &sessions.max_sessions, {0, 1 << 24}, "sessions that may exist, parked ones too");
+  arguments.bytes("--max-session-bytes", &options.max_session_bytes, available_memory_bytes,
+                  "memory of sessions that no request uses, of the cache; without it a quarter of the cache");
+  arguments.integer("--max-session-checkpoints", &sessions.max_checkpoints, {0, 1024},
+                    "places where a turn began that a session can go back to without computing; each holds a copy of "
+                    "the states");
+  arguments.number("--session-idle-timeout", &options.session_idle_timeout, {0.0, kMaxSeconds},
+                   "seconds after which an idle session is parked or, without --session-dir, ended; 0: never; without "
+                   "it 600");
 }
 
 void declare_access(Arguments& arguments, ServeOptions& options) {
@@ -82,6 +102,7 @@ void declare_access(Arguments& arguments, ServeOptions& options) {
   arguments.number("--shutdown-timeout", &options.shutdown_timeout, {0.0, kMaxSeconds},
                    "seconds that running requests have to end after SIGTERM or Ctrl-C; a second one stops at once; "
                    "without it 30");
+  declare_sessions(arguments, options);
   arguments.section("Logs");
   arguments.choice("--access-log", &service.access_log, {"off", "text", "json"},
                    "a line for each request to standard error, without what was asked");
@@ -140,6 +161,8 @@ ServiceOptions service_options(const ServeOptions& options, const std::string& m
   take(&service.http.write_timeout_s, options.write_timeout);
   take(&service.request_timeout_s, options.request_timeout);
   take(&service.shutdown_timeout_s, options.shutdown_timeout);
+  take(&service.sessions.idle_timeout_s, options.session_idle_timeout);
+  service.sessions.max_bytes = options.max_session_bytes.value_or(0);
   if (service.served_names.empty()) {
     const std::filesystem::path path = std::filesystem::absolute(model).lexically_normal();
     service.served_names.push_back(path.has_filename() ? path.filename() : path.parent_path().filename());

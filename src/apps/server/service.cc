@@ -10,6 +10,7 @@
 #include "apps/server/generation_job.h"
 #include "apps/server/json_fields.h"
 #include "apps/server/page.h"
+#include "apps/server/service_call.h"
 #include "base/log.h"
 
 namespace coluber::server {
@@ -27,11 +28,27 @@ bool same_secret(std::string_view given, std::string_view secret) {
   return differs == 0;
 }
 
+// How often it is looked whether a session has lain idle too long.
+double session_check_s(double idle_timeout_s) { return std::clamp(idle_timeout_s / 4.0, 0.05, 15.0); }
+
 bool is_plain_id(std::string_view text) {
   return !text.empty() && text.size() <= kMaxIdBytes && std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
            c == '.';
   });
+}
+
+bool matches(std::string_view pattern, std::string_view path, std::string* argument) {
+  const size_t open = pattern.find('{');
+  if (open == std::string_view::npos) return path == pattern;
+  const size_t close = pattern.find('}');
+  const std::string_view before = pattern.substr(0, open), behind = pattern.substr(close + 1);
+  if (path.size() <= before.size() + behind.size() || !path.starts_with(before) || !path.ends_with(behind))
+    return false;
+  const std::string_view given = path.substr(before.size(), path.size() - before.size() - behind.size());
+  if (pattern[close - 1] != '*' && given.find('/') != std::string_view::npos) return false;
+  *argument = given;
+  return true;
 }
 
 Failure missing_tokenizer() {
@@ -40,32 +57,26 @@ Failure missing_tokenizer() {
 
 }  // namespace
 
-// One request, from its head to its answer.
-struct Service::Call {
-  HttpRequest request;
-  std::shared_ptr<HttpStream> stream;
-  HttpHeaders headers;  // of the answer
-  std::string id;
-  std::string route = "none";
-  std::string key;       // that let it in
-  std::string argument;  // what stands in the path behind the route's
-  bool has_place = false;
-  std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
-};
-
-// A path that ends in '/' takes one more segment.
+// {name} stands for one segment, {name*} for all that follows.
 const Service::Route Service::kRoutes[] = {
     {"GET", "/", &Service::get_page, true},
-    {"GET", "/page/", &Service::get_page, true},
+    {"GET", "/page/{file}", &Service::get_page, true},
     {"GET", "/health", &Service::get_health, true},
     {"GET", "/ready", &Service::get_ready, true},
     {"GET", "/version", &Service::get_version, true},
     {"GET", "/metrics", &Service::get_metrics, true},
     {"GET", "/v1/models", &Service::get_models, false},
-    {"GET", "/v1/models/", &Service::get_model, false},
+    {"GET", "/v1/models/{model*}", &Service::get_model, false},
     {"POST", "/v1/completions", &Service::post_completions, false},
     {"POST", "/v1/chat/completions", &Service::post_chat_completions, false},
     {"POST", "/v1/embeddings", &Service::post_embeddings, false},
+    {"POST", "/v1/sessions", &Service::post_sessions, false},
+    {"GET", "/v1/sessions", &Service::get_sessions, false},
+    {"GET", "/v1/sessions/{id}", &Service::get_session, false},
+    {"DELETE", "/v1/sessions/{id}", &Service::delete_session, false},
+    {"POST", "/v1/sessions/{id}/fork", &Service::fork_session, false},
+    {"POST", "/v1/sessions/{id}/rollback", &Service::roll_session_back, false},
+    {"POST", "/v1/sessions/{id}/save", &Service::save_session, false},
     {"POST", "/tokenize", &Service::post_tokenize, false},
     {"POST", "/detokenize", &Service::post_detokenize, false},
 };
@@ -90,13 +101,17 @@ Service::Service(ServiceOptions options, std::unique_ptr<Engine> engine, std::un
       });
   engine_ = std::make_unique<AsyncEngine>(std::move(engine));
   workers_ = std::make_unique<WorkQueue>(kWorkers);
-  serving_ = std::make_unique<Serving>(Serving{*engine_, *http_, *workers_, *metrics_, facts_, tokenizer_.get()});
+  sessions_ = std::make_unique<SessionStore>(options_.sessions, *engine_,
+                                             [this] { workers_->push([this] { sessions_->enforce_limits(); }); });
+  serving_ =
+      std::make_unique<Serving>(Serving{*engine_, *http_, *workers_, *metrics_, *sessions_, facts_, tokenizer_.get()});
   http_->on_signal([this](int number) { on_signal(number); });
 }
 
 // First whatever calls into others, then what it calls.
 Service::~Service() {
   workers_->stop();
+  sessions_->close();
   engine_.reset();
   http_->settle();
 }
@@ -107,11 +122,8 @@ const Service::Route* Service::find_route(Call& call) {
   std::string allowed;
   const std::string_view method = call.request.method == "HEAD" ? "GET" : std::string_view(call.request.method);
   for (const Route& route : kRoutes) {
-    const std::string& path = call.request.path;
-    const bool takes_more = route.path.size() > 1 && route.path.back() == '/';
-    if (takes_more ? !path.starts_with(route.path) || path.size() == route.path.size() : path != route.path) continue;
+    if (!matches(route.path, call.request.path, &call.argument)) continue;
     call.route = route.path;
-    if (takes_more) call.argument = path.substr(route.path.size());
     if (route.method == method) return &route;
     allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", route.method);
   }
@@ -165,7 +177,7 @@ void Service::handle(HttpRequest request, std::shared_ptr<HttpStream> stream) {
   add_origin(*call);
   if (call->request.method == "OPTIONS" && call->headers.size() > 1) {
     call->headers.insert(call->headers.end(),
-                         {{"Access-Control-Allow-Methods", "GET, POST"},
+                         {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
                           {"Access-Control-Allow-Headers", "authorization, content-type, x-api-key"},
                           {"Access-Control-Max-Age", "600"}});
     return answer(*call, 204, {});
@@ -217,34 +229,43 @@ void Service::ended(Call& call, int status) {
   stop_if_idle();
 }
 
-void Service::answer_with_tokenizer(const std::shared_ptr<Call>& call,
-                                    std::function<Result<std::string>(JsonFields& fields)> work) {
+void Service::answer_on_worker(const std::shared_ptr<Call>& call, std::function<ApiResult<std::string>()> work) {
   if (!take_place(*call)) return;
   workers_->push([this, call, work = std::move(work)] {
-    Result<std::string> made = fail(ErrorCode::kInternal, "internal error");
+    ApiResult<std::string> made;
     try {
-      const Result<Json> body = parse_body(call->request.body);
-      if (tokenizer_ == nullptr) {
-        made = tl::unexpected(missing_tokenizer());
-      } else if (!body) {
-        made = tl::unexpected(body.error());
-      } else {
-        JsonFields fields(*body);
-        check_model(fields, facts_);
-        made = work(fields);
-      }
-    } catch (const Error& error) {
-      made = fail(error.code(), "{}", error.what());
-    } catch (const std::exception& error) {
-      log_warn("a request failed: {}", error.what());
+      made = work();
+    } catch (const std::exception& thrown) {
+      made = tl::unexpected(api_error(thrown));
     }
     http_->post([this, call, made = std::move(made)] {
       if (made) {
         answer(*call, 200, *made);
       } else {
-        answer_error(*call, api_error(made.error()));
+        answer_error(*call, made.error());
       }
     });
+  });
+}
+
+void Service::answer_with_fields(const std::shared_ptr<Call>& call,
+                                 std::function<ApiResult<std::string>(JsonFields& fields)> work) {
+  answer_on_worker(call, [call, work = std::move(work)]() -> ApiResult<std::string> {
+    const Result<Json> body = parse_body(call->request.body.empty() ? "{}" : call->request.body);
+    if (!body) return tl::unexpected(api_error(body.error()));
+    JsonFields fields(*body);
+    return work(fields);
+  });
+}
+
+void Service::answer_with_tokenizer(const std::shared_ptr<Call>& call,
+                                    std::function<Result<std::string>(JsonFields& fields)> work) {
+  answer_with_fields(call, [this, work = std::move(work)](JsonFields& fields) -> ApiResult<std::string> {
+    if (tokenizer_ == nullptr) return tl::unexpected(api_error(missing_tokenizer()));
+    check_model(fields, facts_);
+    Result<std::string> made = work(fields);
+    if (!made) return tl::unexpected(api_error(made.error()));
+    return std::move(*made);
   });
 }
 
@@ -327,7 +348,7 @@ void Service::get_metrics(const std::shared_ptr<Call>& call) {
   const int64_t in_flight = in_flight_;
   // Without a place in the queue: a full server must be seen.
   workers_->push_urgent([this, call, http, in_flight] {
-    std::string text = metrics_->text(engine_->stats(), http, in_flight);
+    std::string text = metrics_->text(engine_->stats(), http, sessions_->counts(), in_flight);
     http_->post(
         [this, call, text = std::move(text)] { answer(*call, 200, text, "text/plain; version=0.0.4; charset=utf-8"); });
   });
@@ -373,17 +394,15 @@ void Service::post_detokenize(const std::shared_ptr<Call>& call) {
 
 // ---- text ------------------------------------------------------------------------------------------------------
 
-void Service::post_completions(const std::shared_ptr<Call>& call) {
-  start_job(call, [this](Call& from, Job::OnDone on_done) {
-    return std::make_shared<GenerationJob>(*serving_, from.stream, false, from.id, from.headers, std::move(on_done));
+void Service::generate(const std::shared_ptr<Call>& call, std::unique_ptr<Dialect> dialect) {
+  start_job(call, [this, &dialect](Call& from, Job::OnDone on_done) {
+    return std::make_shared<GenerationJob>(*serving_, from.stream, std::move(dialect), owner_of(from), from.id,
+                                           from.headers, std::move(on_done));
   });
 }
 
-void Service::post_chat_completions(const std::shared_ptr<Call>& call) {
-  start_job(call, [this](Call& from, Job::OnDone on_done) {
-    return std::make_shared<GenerationJob>(*serving_, from.stream, true, from.id, from.headers, std::move(on_done));
-  });
-}
+void Service::post_completions(const std::shared_ptr<Call>& call) { generate(call, openai_completions()); }
+void Service::post_chat_completions(const std::shared_ptr<Call>& call) { generate(call, openai_chat()); }
 
 void Service::post_embeddings(const std::shared_ptr<Call>& call) {
   start_job(call, [this](Call& from, Job::OnDone on_done) {
@@ -438,8 +457,15 @@ void Service::stop_if_idle() {
   http_->post_after(0.02, [this] { stop_if_idle(); });
 }
 
+void Service::keep_session_limits() {
+  workers_->push([this] { sessions_->enforce_limits(); });
+  http_->post_after(session_check_s(options_.sessions.idle_timeout_s), [this] { keep_session_limits(); });
+}
+
 bool Service::run() {
+  if (options_.sessions.idle_timeout_s > 0.0) keep_session_limits();
   http_->run();
+  sessions_->park_all();
   return !cut_short_;
 }
 

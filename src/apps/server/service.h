@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "apps/server/dialect.h"
 #include "apps/server/job.h"
 
 namespace coluber::server {
@@ -28,6 +29,7 @@ struct ServiceOptions {
   std::string access_log = "off";  // "off", "text", "json": one line a request to standard error
   bool log_prompts = false;
   bool page = true;  // at /
+  SessionOptions sessions;
 };
 
 class Service {
@@ -59,7 +61,11 @@ class Service {
   void answer(Call& call, int status, std::string body, std::string_view type = "application/json");
   void answer_error(Call& call, const ApiError& error);
   void ended(Call& call, int status);
-  // Runs `work` on a worker over the fields of the body and answers with what it returns, or with what it throws.
+  // Runs `work` on a worker and answers with what it returns, or with what it throws.
+  void answer_on_worker(const std::shared_ptr<Call>& call, std::function<ApiResult<std::string>()> work);
+  // The same over the fields of the body, which may be missing.
+  void answer_with_fields(const std::shared_ptr<Call>& call,
+                          std::function<ApiResult<std::string>(JsonFields& fields)> work);
   void answer_with_tokenizer(const std::shared_ptr<Call>& call,
                              std::function<Result<std::string>(JsonFields& fields)> work);
 
@@ -75,10 +81,20 @@ class Service {
   void post_completions(const std::shared_ptr<Call>& call);
   void post_chat_completions(const std::shared_ptr<Call>& call);
   void post_embeddings(const std::shared_ptr<Call>& call);
+  void post_sessions(const std::shared_ptr<Call>& call);
+  void get_sessions(const std::shared_ptr<Call>& call);
+  void get_session(const std::shared_ptr<Call>& call);
+  void delete_session(const std::shared_ptr<Call>& call);
+  void fork_session(const std::shared_ptr<Call>& call);
+  void roll_session_back(const std::shared_ptr<Call>& call);
+  void save_session(const std::shared_ptr<Call>& call);
+  static std::string owner_of(const Call& call);
+  void generate(const std::shared_ptr<Call>& call, std::unique_ptr<Dialect> dialect);
   void start_job(const std::shared_ptr<Call>& call,
                  const std::function<std::shared_ptr<Job>(Call& call, Job::OnDone on_done)>& make);
   Json model_json(const std::string& name) const;
 
+  void keep_session_limits();
   void on_signal(int number);
   void stop_if_idle();
 
@@ -89,6 +105,7 @@ class Service {
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<AsyncEngine> engine_;
   std::unique_ptr<WorkQueue> workers_;
+  std::unique_ptr<SessionStore> sessions_;
   std::unique_ptr<Serving> serving_;
   std::unordered_set<std::shared_ptr<Job>> jobs_;
   std::map<std::string, int64_t> running_by_key_;

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The routes of /v1/sessions. What they do is session_store.h's.
+#include "apps/server/json_fields.h"
+#include "apps/server/service.h"
+#include "apps/server/service_call.h"
+#include "apps/server/session_job.h"
+#include "cache/state_tag.h"
+
+namespace coluber::server {
+namespace {
+
+ApiResult<std::string> text_of(const ApiResult<Json>& json) {
+  if (!json) return tl::unexpected(json.error());
+  return json->dump();
+}
+
+}  // namespace
+
+// A key's sessions are its own; nobody can tell the key from the name.
+std::string Service::owner_of(const Call& call) {
+  return call.key.empty() ? std::string() : hash_text(call.key).to_string();
+}
+
+void Service::post_sessions(const std::shared_ptr<Call>& call) {
+  start_job(call, [this](Call& from, Job::OnDone on_done) {
+    return std::make_shared<SessionJob>(*serving_, from.stream, owner_of(from), from.headers, std::move(on_done));
+  });
+}
+
+void Service::get_sessions(const std::shared_ptr<Call>& call) {
+  answer_on_worker(call, [this, call]() -> ApiResult<std::string> { return sessions_->list(owner_of(*call)).dump(); });
+}
+
+void Service::get_session(const std::shared_ptr<Call>& call) {
+  answer_on_worker(call, [this, call] { return text_of(sessions_->describe(owner_of(*call), call->argument)); });
+}
+
+void Service::delete_session(const std::shared_ptr<Call>& call) {
+  answer_on_worker(call, [this, call] { return text_of(sessions_->end(owner_of(*call), call->argument)); });
+}
+
+void Service::fork_session(const std::shared_ptr<Call>& call) {
+  answer_with_fields(call, [this, call](JsonFields& fields) -> ApiResult<std::string> {
+    if (auto failure = fields.finish()) return tl::unexpected(api_error(*failure));
+    const SessionStore::LeaseResult fork = sessions_->fork(owner_of(*call), call->argument, SessionKind::kSession);
+    if (!fork) return tl::unexpected(fork.error());
+    return sessions_->describe(**fork).dump();
+  });
+}
+
+void Service::roll_session_back(const std::shared_ptr<Call>& call) {
+  answer_with_fields(call, [this, call](JsonFields& fields) -> ApiResult<std::string> {
+    int64_t tokens = 0;
+    if (!fields.integer("tokens", 1, facts_.max_model_len, &tokens))
+      fields.problem("tokens", "'tokens' is missing: how many of its tokens the session shall keep");
+    if (auto failure = fields.finish()) return tl::unexpected(api_error(*failure));
+    const SessionStore::LeaseResult lease = sessions_->lend(owner_of(*call), call->argument);
+    if (!lease) return tl::unexpected(lease.error());
+    return text_of(sessions_->roll_back(**lease, tokens));
+  });
+}
+
+void Service::save_session(const std::shared_ptr<Call>& call) {
+  answer_with_fields(call, [this, call](JsonFields& fields) -> ApiResult<std::string> {
+    std::string file;
+    if (!fields.text("file", &file, 256)) file = call->argument;
+    if (auto failure = fields.finish()) return tl::unexpected(api_error(*failure));
+    const SessionStore::LeaseResult lease = sessions_->lend(owner_of(*call), call->argument);
+    if (!lease) return tl::unexpected(lease.error());
+    return text_of(sessions_->save(**lease, file));
+  });
+}
+
+}  // namespace coluber::server
