@@ -34,7 +34,7 @@ python_packages() {
     cp "$wanted" "$venv/requirements.txt"
   else
     rm -rf "$venv"
-    echo "setup.sh: Python packages could not be installed; the tests of the server with OpenAI's client will skip" >&2
+    echo "setup.sh: Python packages could not be installed; the tests of the server with other programs' clients will skip" >&2
   fi
 }
 if [ ${#missing[@]} -eq 0 ]; then

@@ -379,12 +379,15 @@ bool StateCache::keep_step_end(Sequence& sequence) {
   return publish(sequence, Hand::kCopy);
 }
 
+// The end of a turn: the next one begins with all of it.
+bool StateCache::leaves_its_end(const Sequence& sequence) const {
+  return tree_ && sequence.request_id != 0 && !sequence.is_private && sequence.state_slot != 0 &&
+         (options_.policy.mode == MambaCacheMode::kAuto || !tree_->options().has_states) &&
+         sequence.num_computed_tokens >= options_.policy.unit;
+}
+
 void StateCache::finish(Sequence& sequence) {
-  // The end of a turn: the next one begins with all of it. The state moves over, so that this costs nothing.
-  const bool keep = tree_ && sequence.request_id != 0 && !sequence.is_private && sequence.state_slot != 0 &&
-                    (options_.policy.mode == MambaCacheMode::kAuto || !tree_->options().has_states) &&
-                    sequence.num_computed_tokens >= options_.policy.unit;
-  if (keep) publish(sequence, Hand::kGive);
+  if (leaves_its_end(sequence)) publish(sequence, Hand::kGive);  // the state moves over: this costs nothing
   release(sequence);
 }
 

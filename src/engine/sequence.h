@@ -59,7 +59,7 @@ struct Sequence {
   std::string cache_salt;
   PrefixUse prefix;
   bool wants_all_logits = false;  // of its prompt
-  bool is_private = false;        // a session's: nothing of it is kept for others
+  bool is_private = false;        // goes on from a session: nothing of it is kept for others
   bool shuns_cached = false;      // begins at its first token, whatever an earlier request computed
   int64_t most_chunk_tokens = 0;  // tokens of a step; 0: as many as there is room for
   TreePlace place;

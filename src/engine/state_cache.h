@@ -230,6 +230,7 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
     Hand hand = Hand::kCopy;
   };
   bool publish(Sequence& sequence, Hand hand);
+  bool leaves_its_end(const Sequence& sequence) const;
   void publish(Sequence& sequence, const KeptState& state);
   bool add_checkpoint(Sequence& sequence, const KeptState& state);
   bool is_finite(int32_t slot) const;

@@ -57,14 +57,17 @@ bool StateCache::unshare(Sequence& sequence) {
 
 void StateCache::become_request(Sequence& sequence, int64_t request_id) {
   sequence.request_id = request_id;
-  sequence.is_private = true;
+  sequence.is_private = sequence.num_tokens() > 0;
   sequence.prefix.hit_tokens = sequence.prefix.common_tokens = sequence.num_computed_tokens;
   if (sequence.state_slot != 0) ++request_slots_;
 }
 
 void StateCache::become_session(Sequence& sequence) {
   if (sequence.state_slot == 0) release(sequence);
+  if (leaves_its_end(sequence)) publish(sequence, Hand::kCopy);
+  drop_inner_states(sequence);
   stand_at(sequence, -1);
+  std::erase(prefilling_, &sequence);
   if (sequence.state_slot != 0) --request_slots_;
   sequence.request_id = 0;
   sequence.prefix = {};

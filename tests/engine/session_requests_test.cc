@@ -105,6 +105,23 @@ TEST_P(SessionRequests, GoOnAsTheWholeTextWouldBesideOthers) {
   EXPECT_EQ(engine->audit(), "");
 }
 
+TEST_P(SessionRequests, ThatBeginASessionLeaveWhatTheyReadToOthers) {
+  auto engine = Engine::load(options());
+  std::shared_ptr<Session> session = engine->open_session();
+  const Ids said = run(*engine, turn(session, prompt_of(64))).ids;
+  const Answer other = run(*engine, {joined({prompt_of(64), said, second_}), greedy(6)});
+  EXPECT_EQ(other.ids, alone(joined({prompt_of(64), said, second_})));
+  EXPECT_GT(other.last.cached_tokens, 0);
+  const Ids second = run(*engine, turn(session, second_)).ids;
+  EXPECT_EQ(second, alone(joined({prompt_of(64), said, second_})));
+  const Ids third = prompt_of(40, 5);
+  run(*engine, turn(session, third));
+  const Answer late = run(*engine, {joined({prompt_of(64), said, second_, second, third, second_}), greedy(1)});
+  EXPECT_LE(late.last.cached_tokens, 64 + 6 + 9 + 6) << "what is said in a session later is its own";
+  session = nullptr;
+  EXPECT_EQ(engine->audit(), "");
+}
+
 TEST_P(SessionRequests, ComeBackAfterTheyMadeRoom) {
   for (const PreemptionMode mode : {PreemptionMode::kPark, PreemptionMode::kRecompute}) {
     EngineOptions small = options();

@@ -255,7 +255,7 @@ void check_session(JsonFields& fields, const HeldSession& session, CompletionReq
   refuse(!request.cache_salt.empty() && session.num_tokens > 0, "cache_salt", "it has the one that it began with");
 }
 
-void read_max_tokens(JsonFields& fields, const ModelFacts& facts, CompletionRequest& request) {
+void read_max_tokens(JsonFields& fields, const ModelFacts& facts, bool is_open_ended, CompletionRequest& request) {
   int64_t longest = 0;
   for (const auto& ids : request.prompts) longest = std::max(longest, request.held_tokens + std::ssize(ids));
   const int64_t left = facts.max_model_len - longest;
@@ -276,7 +276,7 @@ void read_max_tokens(JsonFields& fields, const ModelFacts& facts, CompletionRequ
     return;
   }
   const bool model_says = facts.defaults.max_tokens != SamplingParams().max_tokens;
-  const int64_t otherwise = model_says ? facts.defaults.max_tokens : request.chat ? left : kCompletionTokens;
+  const int64_t otherwise = model_says ? facts.defaults.max_tokens : is_open_ended ? left : kCompletionTokens;
   request.open_ended = !has_old && !has_new;
   request.sampling.max_tokens = has_old || has_new ? given : std::min(left, otherwise);
 }
@@ -407,7 +407,7 @@ Result<std::string> render_conversation(JsonFields& fields, const Engine& engine
 }
 
 Result<CompletionRequest> parse_completion(const Json& body, bool chat, const ModelFacts& facts, const Engine& engine,
-                                           const HeldSession* session) {
+                                           const HeldSession* session, bool is_open_ended) {
   JsonFields fields(body);
   CompletionRequest request;
   request.chat = chat;
@@ -428,7 +428,7 @@ Result<CompletionRequest> parse_completion(const Json& body, bool chat, const Mo
     fields.problem("best_of", fmt::format("'best_of' must be at least 'n' = {}, found {}", request.n, request.best_of));
   if (request.stream && request.best_of > request.n)
     fields.problem("best_of", "'best_of' above 'n' cannot be streamed: which answers are best is known at the end");
-  read_max_tokens(fields, facts, request);
+  read_max_tokens(fields, facts, is_open_ended, request);
   if (auto failure = fields.finish()) return tl::unexpected(std::move(*failure));
   if (std::string wrong = request.sampling.problems(facts.vocab_size); !wrong.empty())
     return fail(ErrorCode::kInvalidArgument, "{}", wrong);

@@ -61,8 +61,9 @@ struct CompletionRequest {
 };
 
 // `body` is an object. `session`: of its 'session_id', which must have been looked up; null where there is none.
+// `is_open_ended`: without a number of tokens the answer may be as long as the context leaves room for.
 Result<CompletionRequest> parse_completion(const Json& body, bool chat, const ModelFacts& facts, const Engine& engine,
-                                           const HeldSession* session);
+                                           const HeldSession* session, bool is_open_ended);
 // The conversation of a chat request, or of /tokenize, as text; of one that goes on from a session, what follows there.
 // Only the fields of the conversation are looked at.
 class JsonFields;

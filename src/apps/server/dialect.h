@@ -35,9 +35,13 @@ class Dialect {
   virtual ~Dialect() = default;
   virtual bool is_chat() const noexcept = 0;
   virtual std::string_view id_prefix() const noexcept = 0;  // of answers
+  // Where nobody says how long an answer may be: all that is left of the context, also without a conversation.
+  virtual bool is_open_ended() const noexcept { return is_chat(); }
   virtual Result<Json> translate(Json body) { return body; }
   // Of a translated body. Whatever names a session there in words of this API alone is taken out of it.
   virtual ApiResult<SessionUse> session_use(Json& body);
+  // Whether what comes of a session that was made for the answer stays.
+  virtual bool keeps_session() const noexcept { return false; }
   // The session that a request forks remembers what an earlier one noted.
   virtual std::optional<Failure> check_note(const Json&) { return std::nullopt; }
   virtual void write_note(Json&) const {}
@@ -58,5 +62,9 @@ class Dialect {
 
 std::unique_ptr<Dialect> openai_completions();
 std::unique_ptr<Dialect> openai_chat();
+std::unique_ptr<Dialect> openai_responses();
+std::unique_ptr<Dialect> anthropic_messages();
+std::unique_ptr<Dialect> ollama_chat();
+std::unique_ptr<Dialect> ollama_generate();
 
 }  // namespace coluber::server

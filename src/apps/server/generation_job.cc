@@ -67,8 +67,9 @@ std::optional<ApiError> GenerationJob::accept(const std::string& body) {
     if (const Json* opening = (*lease)->note().find("opening")) held.opening = *opening;
     if (auto failure = dialect_->check_note((*lease)->note())) return api_error(*failure);
   }
-  Result<CompletionRequest> parsed = parse_completion(*translated, dialect_->is_chat(), serving_.facts,
-                                                      serving_.engine.engine(), *lease ? &held : nullptr);
+  Result<CompletionRequest> parsed =
+      parse_completion(*translated, dialect_->is_chat(), serving_.facts, serving_.engine.engine(),
+                       *lease ? &held : nullptr, dialect_->is_open_ended());
   if (!parsed) return api_error(parsed.error());
   const auto request = std::make_shared<CompletionRequest>(std::move(*parsed));
   if (*lease) request->session_id = (*lease)->id();
@@ -262,9 +263,11 @@ void GenerationJob::complete() {
     end = dialect_->end(head_, *request_, all);
   else
     whole = dialect_->whole(head_, *request_, choices_, all);
-  if (kept_) {
+  if (kept_ && dialect_->keeps_session()) {
     dialect_->write_note(kept_->note());
     kept_->release();
+  } else if (kept_) {
+    serving_.workers.push([&sessions = serving_.sessions, kept = std::move(kept_)] { sessions.discard(*kept); });
   }
   if (request_->stream) {
     stream_->write(end);

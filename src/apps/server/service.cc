@@ -7,11 +7,11 @@
 #include <random>
 
 #include "apps/server/embedding_job.h"
+#include "apps/server/foreign_dialect.h"
 #include "apps/server/generation_job.h"
 #include "apps/server/json_fields.h"
 #include "apps/server/page.h"
 #include "apps/server/service_call.h"
-#include "base/log.h"
 
 namespace coluber::server {
 namespace {
@@ -69,6 +69,14 @@ const Service::Route Service::kRoutes[] = {
     {"GET", "/v1/models/{model*}", &Service::get_model, false},
     {"POST", "/v1/completions", &Service::post_completions, false},
     {"POST", "/v1/chat/completions", &Service::post_chat_completions, false},
+    {"POST", "/v1/responses", &Service::post_responses, false},
+    {"GET", "/v1/responses/{id}", &Service::get_response, false},
+    {"DELETE", "/v1/responses/{id}", &Service::delete_response, false},
+    {"POST", "/v1/messages", &Service::post_messages, false},
+    {"POST", "/api/chat", &Service::post_ollama_chat, false},
+    {"POST", "/api/generate", &Service::post_ollama_generate, false},
+    {"GET", "/api/tags", &Service::get_ollama_tags, false},
+    {"GET", "/api/version", &Service::get_version, true},
     {"POST", "/v1/embeddings", &Service::post_embeddings, false},
     {"POST", "/v1/sessions", &Service::post_sessions, false},
     {"GET", "/v1/sessions", &Service::get_sessions, false},
@@ -343,6 +351,24 @@ void Service::get_model(const std::shared_ptr<Call>& call) {
                                 "model_not_found"));
 }
 
+void Service::get_ollama_tags(const std::shared_ptr<Call>& call) {
+  const ModelInfo& info = engine_->engine().model_info();
+  const std::string& family = info.architecture;
+  Json::Array models;
+  for (const std::string& name : facts_.served_names)
+    models.push_back(Json(Json::Object{
+        {"name", name},
+        {"model", name},
+        {"modified_at", iso_time(created_)},
+        {"size", info.weight_bytes},
+        {"details", Json::Object{{"format", "coluber"},
+                                 {"family", family},
+                                 {"families", Json::Array{Json(family)}},
+                                 {"parameter_size", fmt::format("{:.1f}M", static_cast<double>(info.parameters) / 1e6)},
+                                 {"quantization_level", ""}}}}));
+  answer(*call, 200, Json(Json::Object{{"models", std::move(models)}}).dump());
+}
+
 void Service::get_metrics(const std::shared_ptr<Call>& call) {
   const HttpServerStats http = http_->stats();
   const int64_t in_flight = in_flight_;
@@ -403,6 +429,10 @@ void Service::generate(const std::shared_ptr<Call>& call, std::unique_ptr<Dialec
 
 void Service::post_completions(const std::shared_ptr<Call>& call) { generate(call, openai_completions()); }
 void Service::post_chat_completions(const std::shared_ptr<Call>& call) { generate(call, openai_chat()); }
+void Service::post_responses(const std::shared_ptr<Call>& call) { generate(call, openai_responses()); }
+void Service::post_messages(const std::shared_ptr<Call>& call) { generate(call, anthropic_messages()); }
+void Service::post_ollama_chat(const std::shared_ptr<Call>& call) { generate(call, ollama_chat()); }
+void Service::post_ollama_generate(const std::shared_ptr<Call>& call) { generate(call, ollama_generate()); }
 
 void Service::post_embeddings(const std::shared_ptr<Call>& call) {
   start_job(call, [this](Call& from, Job::OnDone on_done) {

@@ -80,6 +80,13 @@ class Service {
   void post_detokenize(const std::shared_ptr<Call>& call);
   void post_completions(const std::shared_ptr<Call>& call);
   void post_chat_completions(const std::shared_ptr<Call>& call);
+  void post_responses(const std::shared_ptr<Call>& call);
+  void get_response(const std::shared_ptr<Call>& call);
+  void delete_response(const std::shared_ptr<Call>& call);
+  void post_messages(const std::shared_ptr<Call>& call);
+  void post_ollama_chat(const std::shared_ptr<Call>& call);
+  void post_ollama_generate(const std::shared_ptr<Call>& call);
+  void get_ollama_tags(const std::shared_ptr<Call>& call);
   void post_embeddings(const std::shared_ptr<Call>& call);
   void post_sessions(const std::shared_ptr<Call>& call);
   void get_sessions(const std::shared_ptr<Call>& call);

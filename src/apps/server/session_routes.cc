@@ -28,6 +28,25 @@ void Service::post_sessions(const std::shared_ptr<Call>& call) {
   });
 }
 
+void Service::get_response(const std::shared_ptr<Call>& call) {
+  answer_on_worker(call, [this, call]() -> ApiResult<std::string> {
+    const ApiResult<Json> note = sessions_->note(owner_of(*call), call->argument);
+    if (!note) return tl::unexpected(note.error());
+    const Json* response = note->find("response");
+    if (response == nullptr) return tl::unexpected(api_error(404, "there is no such response", "not_found"));
+    return response->dump();
+  });
+}
+
+void Service::delete_response(const std::shared_ptr<Call>& call) {
+  answer_on_worker(call, [this, call]() -> ApiResult<std::string> {
+    ApiResult<Json> ended = sessions_->end(owner_of(*call), call->argument);
+    if (!ended) return tl::unexpected(ended.error());
+    ended->set("object", "response.deleted");
+    return ended->dump();
+  });
+}
+
 void Service::get_sessions(const std::shared_ptr<Call>& call) {
   answer_on_worker(call, [this, call]() -> ApiResult<std::string> { return sessions_->list(owner_of(*call)).dump(); });
 }

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/server/foreign_dialect.h"
+
+#include <algorithm>
+#include <ctime>
+
+namespace coluber::server {
+
+void pass_on(JsonFields& fields, std::string_view name, Json& to, std::string_view new_name) {
+  const Json* value = fields.find(name);
+  if (value != nullptr) to.set(std::string(new_name.empty() ? name : new_name), *value);
+}
+
+ApiError renamed(ApiError error, const FieldNames& names) {
+  for (const auto& [ours, theirs] : names) {
+    if (error.param != ours) continue;
+    const std::string quoted = "'" + std::string(ours) + "'";
+    const size_t at = error.message.find(quoted);
+    if (at != std::string::npos) error.message.replace(at, quoted.size(), "'" + std::string(theirs) + "'");
+    error.param = theirs;
+    break;
+  }
+  return error;
+}
+
+bool read_text_parts(const Json& content, const std::vector<std::string_view>& types, std::string* text) {
+  if (content.is_string()) {
+    *text = content.as_string();
+    return true;
+  }
+  if (!content.is_array()) return false;
+  for (const Json& part : content.as_array()) {
+    const Json* type = part.find("type");
+    const Json* words = part.find("text");
+    if (type == nullptr || !type->is_string() || words == nullptr || !words->is_string() ||
+        std::find(types.begin(), types.end(), type->as_string()) == types.end())
+      return false;
+    *text += (text->empty() ? "" : "\n") + words->as_string();
+  }
+  return true;
+}
+
+std::string iso_time(int64_t unix_seconds) {
+  const auto time = static_cast<std::time_t>(unix_seconds);
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+std::string named_event(std::string_view name, const Json& data) {
+  return "event: " + std::string(name) + "\ndata: " + data.dump() + "\n\n";
+}
+
+}  // namespace coluber::server
