@@ -122,6 +122,12 @@ GgufMetadata requantized_metadata(const GgufFile& file, const GgufMix& mix) {
   return metadata;
 }
 
+void note_short_rows(const GgufMix& mix, const std::vector<GgufMixTensor>& tensors, const std::vector<DType>& types,
+                     ConvertReport& report) {
+  if (std::string note = describe_short_rows(mix, tensors, types); !note.empty())
+    report.notes.push_back(std::move(note));
+}
+
 }  // namespace
 
 void requantize_gguf(const ConvertOptions& options, const std::string& path, ThreadPool& pool,
@@ -141,6 +147,7 @@ void requantize_gguf(const ConvertOptions& options, const std::string& path, Thr
   for (const GgufTensor* tensor : tensors) named.push_back({tensor->name, tensor->shape});
   const std::vector<DType> types =
       choose_gguf_types(mix, named, largest_of(file, "block_count"), largest_of(file, "expert_count"));
+  note_short_rows(mix, named, types, report);
   TensorEncoder encoder(pool, [&](int64_t bytes) { progress.add(bytes); });
   std::vector<TensorOutput> outputs;
   int64_t again = 0;
@@ -168,6 +175,7 @@ void convert_to_gguf(Conversion& conversion) {
   std::vector<GgufMixTensor> named;
   for (const GgufExportTensor& tensor : plan.tensors) named.push_back({tensor.name, tensor.values.shape});
   const std::vector<DType> types = choose_gguf_types(mix, named, plan.num_layers, plan.num_experts);
+  note_short_rows(mix, named, types, conversion.report);
   TensorEncoder encoder(conversion.pool, [&](int64_t bytes) { conversion.progress.add(bytes); });
   std::vector<TensorOutput> outputs;
   for (size_t i = 0; i < types.size(); ++i)

@@ -45,6 +45,13 @@ class Problems {
   std::string text_;
 };
 
+// Tokens between the states of modes all and align.
+int64_t checkpoint_block_of(const EngineOptions& options) {
+  constexpr int64_t kCheckpointBlock = 256;
+  const int64_t block = std::max<int64_t>(options.block_size, 1);
+  return options.mamba_block_size.value_or((kCheckpointBlock + block - 1) / block * block);
+}
+
 void check_cache_options(const EngineOptions& o, Problems& p) {
   p.require(!o.mamba_block_size || (*o.mamba_block_size >= 1 && *o.mamba_block_size <= kLongest),
             fmt::format("mamba_block_size must be 1 to {}, found {}", kLongest, o.mamba_block_size.value_or(0)));
@@ -54,7 +61,7 @@ void check_cache_options(const EngineOptions& o, Problems& p) {
                         o.mamba_retention_interval.value_or(0)));
   if (o.prefix_match_unit) {
     const int64_t unit = *o.prefix_match_unit;
-    const int64_t block = o.mamba_block_size.value_or(o.block_size);
+    const int64_t block = checkpoint_block_of(o);
     p.require(unit >= 1 && o.block_size % std::max<int64_t>(unit, 1) == 0 && block % std::max<int64_t>(unit, 1) == 0,
               fmt::format("prefix_match_unit must divide block_size {} and mamba_block_size {}, found {}", o.block_size,
                           block, unit));
@@ -101,13 +108,26 @@ void refuse_what_cannot_run(const EngineOptions& o) {
   if (o.num_speculative_tokens > 0) refuse(fmt::format("num_speculative_tokens {}", o.num_speculative_tokens));
 }
 
+// Modes auto and none have no blocks of states: what was said of them is not passed over in silence.
+void tell_of_idle_options(const EngineOptions& options, MambaCacheMode mode) {
+  if (mode != MambaCacheMode::kAuto && mode != MambaCacheMode::kNone) return;
+  const std::pair<const char*, bool> given[] = {
+      {"mamba_block_size", options.mamba_block_size.has_value()},
+      {"mamba_retention_interval", options.mamba_retention_interval.has_value()},
+      {"prefix_match_unit", options.prefix_match_unit.has_value()}};
+  for (const auto& [name, is_given] : given) {
+    if (is_given)
+      log_warn("{} changes nothing with mamba_cache_mode {}: it is about the blocks of modes all and align", name,
+               mamba_cache_mode_name(mode));
+  }
+}
+
 // The engine's pools keep checkpoints apart from running states: layers and builders see one state a sequence, whatever
 // is kept for later requests.
 void keep_checkpoints_apart(const EngineOptions& options, CacheConfig& cache) {
-  constexpr int64_t kCheckpointBlock = 256;
   cache.checkpoint_mode = cache.enable_prefix_caching ? options.mamba_cache_mode : MambaCacheMode::kNone;
-  const int64_t blocks = (kCheckpointBlock + options.block_size - 1) / options.block_size;
-  cache.checkpoint_block_size = options.mamba_block_size.value_or(blocks * options.block_size);
+  cache.checkpoint_block_size = checkpoint_block_of(options);
+  tell_of_idle_options(options, cache.checkpoint_mode);
   cache.mamba_cache_mode = MambaCacheMode::kNone;
   cache.mamba_block_size.reset();
 }

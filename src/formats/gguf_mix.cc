@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "base/block_type.h"
 #include "base/error.h"
@@ -145,6 +146,30 @@ std::vector<DType> choose_gguf_types(const GgufMix& mix, const std::vector<GgufM
   Chooser choose(mix, tensors, num_layers, num_experts);
   for (const GgufMixTensor& tensor : tensors) types.push_back(choose(tensor));
   return types;
+}
+
+std::string describe_short_rows(const GgufMix& mix, const std::vector<GgufMixTensor>& tensors,
+                                const std::vector<DType>& types) {
+  const std::optional<DType> own = quantized_dtype(mix.type);
+  if (!own) return {};
+  const int64_t elements = find_block_type(*own)->elements;
+  std::map<std::string_view, int64_t> instead;
+  int64_t count = 0, shortest = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Shape& shape = tensors[i].shape;
+    const int64_t row = shape.rank() == 0 ? 0 : shape[shape.rank() - 1];
+    if (types[i] == DType::kFloat32 || row % elements == 0) continue;
+    ++instead[dtype_name(types[i])];
+    shortest = count++ == 0 ? row : std::min(shortest, row);
+  }
+  if (count == 0) return {};
+  std::string list;
+  for (const auto& [name, tensors_of] : instead)
+    list += fmt::format("{}{} in {}", list.empty() ? "" : ", ", tensors_of, name);
+  return fmt::format(
+      "{} of {} tensors have rows (of {} numbers, say) that are no multiple of the {} in a block of {}; they are kept "
+      "in types with shorter blocks: {}",
+      count, tensors.size(), shortest, elements, mix.type, list);
 }
 
 }  // namespace coluber

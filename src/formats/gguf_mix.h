@@ -34,4 +34,9 @@ struct GgufMixTensor {
 std::vector<DType> choose_gguf_types(const GgufMix& mix, const std::vector<GgufMixTensor>& tensors, int64_t num_layers,
                                      int64_t num_experts);
 
+// What a user should know of the choice: which types stand in where rows are no whole blocks of the mix's own; empty
+// where there is nothing to say.
+std::string describe_short_rows(const GgufMix& mix, const std::vector<GgufMixTensor>& tensors,
+                                const std::vector<DType>& types);
+
 }  // namespace coluber

@@ -78,5 +78,19 @@ TEST(GgufMix, RowsThatAreNoWholeBlocksFallBack) {
   EXPECT_EQ(type("q8_0", 48), "float16");
 }
 
+TEST(GgufMix, SaysWhichTensorsFellBack) {
+  const GgufMix& mix = *find_gguf_mix("q4_k_m");
+  const std::vector<GgufMixTensor> tensors = {{"blk.0.ssm_in.weight", {512, 320}},
+                                              {"blk.0.ssm_out.weight", {320, 512}},
+                                              {"blk.1.ssm_in.weight", {512, 320}},
+                                              {"output_norm.weight", {320}}};
+  const std::string note = describe_short_rows(mix, tensors, choose_gguf_types(mix, tensors, 2, 0));
+  EXPECT_EQ(note.substr(0, 16), "2 of 4 tensors h") << note;
+  EXPECT_TRUE(note.find("2 in Q5_0") != std::string::npos && note.find("320") != std::string::npos) << note;
+  const std::vector<GgufMixTensor> whole = {tensors[1], tensors[3]};
+  EXPECT_EQ(describe_short_rows(mix, whole, choose_gguf_types(mix, whole, 2, 0)), "");
+  EXPECT_EQ(describe_short_rows(*find_gguf_mix("f16"), tensors, std::vector<DType>(4, DType::kFloat16)), "");
+}
+
 }  // namespace
 }  // namespace coluber
