@@ -47,6 +47,9 @@ expect '"output_ids"' "$work/example/tide_coluber" run "$work/tide" --prompt-ids
 expect '[a-z]' "$work/quickstart/quickstart" "$source/models/asp-7m"
 expect 'the first was stopped' "$work/streaming/streaming" "$source/models/asp-7m"
 expect 'coluber' "$prefix/bin/coluber" --version
+for page in man/man1/coluber.1 bash-completion/completions/coluber zsh/site-functions/_coluber fish/vendor_completions.d/coluber.fish; do
+  grep -q 'max.*tokens' "$prefix/share/$page" || { echo "FAIL: share/$page does not tell of --max-tokens"; exit 1; }
+done
 # The installed command finds its built-in model from anywhere.
 cd /
 expect '"output_ids"' "$prefix/bin/coluber" run -p "The river" -n 4 --json

@@ -5,6 +5,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <functional>
@@ -25,12 +26,21 @@ struct Declared {
   std::string help;
   CLI::Option* option = nullptr;
   std::function<void(const std::vector<std::string>& words)> apply;
+  std::vector<std::string> choices = {};
 };
 
 struct Section {
   std::string title;
   std::vector<Declared> options;
 };
+
+struct Inner {
+  std::string name, summary;
+  int (*run)(const std::vector<std::string>& args);
+};
+
+// Where `describe` gathers; null else.
+thread_local std::vector<DescribedCommand>* describing = nullptr;
 
 [[noreturn]] void refuse(std::string_view command, const std::string& message) {
   throw make_error(ErrorCode::kInvalidArgument, "{}{} See 'coluber {} --help'", message,
@@ -154,6 +164,18 @@ struct Arguments::Impl {
   std::vector<std::string> required;
   std::vector<std::pair<std::string, std::string>> examples;
   std::vector<std::string> footnotes;
+  std::vector<Inner> commands;
+
+  std::string usage() const {
+    std::string text = "coluber " + command;
+    for (const Declared& declared : positionals) {
+      const bool is_required = std::find(required.begin(), required.end(), declared.flags) != required.end();
+      text += is_required ? " " + declared.flags : " [" + declared.flags + "]";
+    }
+    const bool has_options =
+        std::any_of(sections.begin(), sections.end(), [](const Section& s) { return !s.options.empty(); });
+    return text + (has_options || commands.empty() ? " [OPTIONS]" : " COMMAND");
+  }
 
   void add(std::string_view flags, std::string_view meta, std::string help, const std::string& shown_default,
            std::function<void(const std::vector<std::string>&)> apply, bool many = false) {
@@ -208,6 +230,17 @@ void Arguments::example(std::string_view command_line, std::string_view what) {
 }
 
 void Arguments::footnote(std::string_view text) { impl_->footnotes.emplace_back(text); }
+
+void Arguments::command(std::string_view name, std::string_view summary,
+                        int (*run)(const std::vector<std::string>& args)) {
+  impl_->commands.push_back({std::string(name), std::string(summary), run});
+}
+
+std::optional<int> Arguments::dispatch(const std::vector<std::string>& args) const {
+  for (const Inner& inner : impl_->commands)
+    if (!args.empty() && args.front() == inner.name) return inner.run({args.begin() + 1, args.end()});
+  return std::nullopt;
+}
 
 void Arguments::positional(std::string_view name, std::string* value, std::string_view help, bool required) {
   CLI::Option* option = impl_->app.add_option(std::string(name));
@@ -289,6 +322,7 @@ void Arguments::choice(std::string_view flags, std::string* value, std::vector<s
                refuse(impl_->command,
                       fmt::format("{} expects one of {}, found '{}'", long_name(name), meta, words.back()));
              });
+  impl_->sections.back().options.back().choices = std::move(choices);
 }
 
 void Arguments::flag(std::string_view flags, bool* value, std::string_view help) {
@@ -297,7 +331,38 @@ void Arguments::flag(std::string_view flags, bool* value, std::string_view help)
       {std::string(flags), "", std::string(help), option, [value](const std::vector<std::string>&) { *value = true; }});
 }
 
+std::vector<DescribedCommand> Arguments::describe(const std::function<void()>& run) {
+  std::vector<DescribedCommand> found;
+  struct Gathering {
+    explicit Gathering(std::vector<DescribedCommand>* into) { describing = into; }
+    ~Gathering() { describing = nullptr; }
+  } gathering(&found);
+  run();
+  return found;
+}
+
+DescribedCommand Arguments::description() const {
+  const auto described = [](const Declared& declared) {
+    std::string help = declared.help;
+    std::replace(help.begin(), help.end(), kNoBreak, ' ');
+    return DescribedOption{declared.flags, declared.meta, std::move(help), declared.choices};
+  };
+  DescribedCommand all{impl_->command, impl_->summary, impl_->usage(), {}, {}, {}, impl_->examples, impl_->footnotes};
+  for (const Declared& word : impl_->positionals) all.words.push_back(described(word));
+  for (const Inner& inner : impl_->commands) all.commands.emplace_back(inner.name, inner.summary);
+  for (const Section& section : impl_->sections) {
+    if (section.options.empty()) continue;
+    all.sections.push_back({section.title, {}});
+    for (const Declared& option : section.options) all.sections.back().options.push_back(described(option));
+  }
+  return all;
+}
+
 bool Arguments::parse(const std::vector<std::string>& args) {
+  if (describing != nullptr) {
+    describing->push_back(description());
+    return false;
+  }
   // CLI11 takes the words from the back.
   std::vector<std::string> reversed(args.rbegin(), args.rend());
   try {
@@ -330,13 +395,7 @@ bool Arguments::parse(const std::vector<std::string>& args) {
 }
 
 std::string Arguments::help() const {
-  std::string usage = "Usage: coluber " + impl_->command;
-  for (const Declared& declared : impl_->positionals) {
-    bool required = false;
-    for (const std::string& name : impl_->required) required = required || name == declared.flags;
-    usage += required ? " " + declared.flags : " [" + declared.flags + "]";
-  }
-  std::string out = usage + " [OPTIONS]\n\n" + wrap(impl_->summary, 0, 0) + "\n";
+  std::string out = "Usage: " + impl_->usage() + "\n\n" + wrap(impl_->summary, 0, 0) + "\n";
   const auto line = [&out](const std::string& left, const std::string& right) {
     std::string text = "  " + left;
     text += text.size() + 2 > kHelpColumn ? '\n' + std::string(kHelpColumn, ' ')
@@ -354,6 +413,8 @@ std::string Arguments::help() const {
       line(declared.meta.empty() ? left : left + " " + declared.meta, declared.help);
     }
   }
+  if (!impl_->commands.empty()) out += "\nCommands:\n";
+  for (const Inner& inner : impl_->commands) out += fmt::format("  {:<12}{}\n", inner.name, inner.summary);
   if (!impl_->examples.empty()) out += "\nExamples:\n";
   for (const auto& [command_line, what] : impl_->examples) out += fmt::format("  # {}\n  {}\n", what, command_line);
   for (const std::string& text : impl_->footnotes) out += "\n" + wrap(text, 0, 0) + "\n";

@@ -44,6 +44,12 @@ int models_command(const std::vector<std::string>& args);
 int convert_command(const std::vector<std::string>& args);
 int cache_sim_command(const std::vector<std::string>& args);
 int bench_command(const std::vector<std::string>& args);
+int completions_command(const std::vector<std::string>& args);
+int man_command(const std::vector<std::string>& args);
+
+struct DescribedCommand;  // arguments.h
+// Every command, those within others behind them, as they declare themselves.
+std::vector<DescribedCommand> describe_commands();
 
 // The folder or file to load: what the user named, or the built-in model where that is empty. "org/name" that is no
 // path here is a model on a hub: taken from the cache, or fetched first (pull_command.cc). Throws Error(kNotFound)

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/cli/arguments.h"
 #include "apps/cli/cli.h"
 #include "apps/cli/output.h"
 #include "base/error.h"
@@ -36,13 +37,15 @@ constexpr Command kCommands[] = {
     {"convert", "write a model in another format, or quantised", convert_command},
     {"cache-sim", "what the cache would give and take for a trace of requests", cache_sim_command},
     {"bench", "how fast this machine runs a model, and how far that is from what it could do", bench_command},
+    {"completions", "what a shell needs to complete command lines", completions_command},
+    {"man", "the manual page", man_command},
 };
 
 std::string usage() {
   std::string text =
       "Coluber runs recurrent and hybrid language models.\n\n"
       "Usage: coluber COMMAND [MODEL] [OPTIONS]\n\nCommands:\n";
-  for (const Command& command : kCommands) text += fmt::format("  {:<12}{}\n", command.name, command.summary);
+  for (const Command& command : kCommands) text += fmt::format("  {:<13}{}\n", command.name, command.summary);
   text +=
       "\nMODEL is the folder of a checkpoint, a file of its weights, or a model on a hub (org/name, "
       "org/name@revision,\n"
@@ -124,6 +127,21 @@ int run_guarded(const std::vector<std::string>& words) {
 }
 
 }  // namespace
+
+std::vector<DescribedCommand> describe_commands() {
+  std::vector<DescribedCommand> all;
+  for (const Command& command : kCommands) {
+    const auto of = [&](const std::vector<std::string>& words) {
+      for (DescribedCommand& found : Arguments::describe([&] { (void)command.run(words); }))
+        all.push_back(std::move(found));
+    };
+    of({});
+    COLUBER_CHECK(!all.empty() && all.back().name == command.name, "'{}' declares no options", command.name);
+    for (const auto& [inner, summary] : std::vector(all.back().commands)) of({inner});
+  }
+  return all;
+}
+
 }  // namespace coluber::cli
 
 int main(int argc, char** argv) {

@@ -214,27 +214,19 @@ int import_session(const std::vector<std::string>& args) {
   return 0;
 }
 
-constexpr std::string_view kUsage =
-    "Usage: coluber session COMMAND\n\nFiles that 'coluber run --session FILE' goes on with.\n\nCommands:\n"
-    "  show        what a session file holds\n"
-    "  export      write it in another layout, or shared out to ranks\n"
-    "  import      make one session of the ranks' shares\n\n"
-    "'coluber session COMMAND --help' explains a command.\n";
-
 }  // namespace
 
 int session_command(const std::vector<std::string>& args) {
-  const std::string name = args.empty() ? "" : args.front();
-  const std::vector<std::string> rest(args.begin() + (args.empty() ? 0 : 1), args.end());
-  if (name == "show") return show(rest);
-  if (name == "export") return export_session(rest);
-  if (name == "import") return import_session(rest);
-  if (name == "--help" || name == "-h") {
-    output().write(kUsage);
-    return 0;
-  }
+  Arguments arguments("session", "Files that 'coluber run --session FILE' goes on with.");
+  arguments.command("show", "what a session file holds", show);
+  arguments.command("export", "write it in another layout, or shared out to ranks", export_session);
+  arguments.command("import", "make one session of the ranks' shares", import_session);
+  arguments.footnote("'coluber session COMMAND --help' explains a command.");
+  if (const std::optional<int> status = arguments.dispatch(args)) return *status;
+  const bool is_name = !args.empty() && !args.front().starts_with("-");
+  if (!is_name && !arguments.parse(args)) return 0;
   throw make_error(ErrorCode::kInvalidArgument, "session: {}; the commands are show, export and import",
-                   name.empty() ? "which command" : fmt::format("there is no command '{}'", name));
+                   is_name ? fmt::format("there is no command '{}'", args.front()) : "which command");
 }
 
 }  // namespace coluber::cli
