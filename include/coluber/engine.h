@@ -62,7 +62,7 @@ struct EngineOptions {
   int64_t max_num_seqs = 8;
   int64_t block_size = 16;
   std::optional<DType> mamba_cache_dtype;      // conv states
-  std::optional<DType> mamba_ssm_cache_dtype;  // recurrent states
+  std::optional<DType> mamba_ssm_cache_dtype;  // recurrent states; unset: as the config says, else float32
   std::optional<DType> kv_cache_dtype;
   // Which states are kept for later requests that begin alike: none; one a mamba block (kAll); those at block ends that
   // steps reach (kAlign); where they pay (kAuto). kNone and enable_prefix_caching = false are the same.
