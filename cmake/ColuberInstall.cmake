@@ -16,8 +16,11 @@ foreach(module ${COLUBER_ALL_MODULES})
   list(APPEND COLUBER_PACKAGE_LIBS ${libs})
 endforeach()
 list(REMOVE_DUPLICATES COLUBER_PACKAGE_LIBS)
-# Headers alone, which nothing needs once the archive is compiled.
-list(REMOVE_ITEM COLUBER_PACKAGE_LIBS nlohmann_json::nlohmann_json PkgConfig::xxhash)
+if(TARGET xgrammar)
+  target_sources(coluber_archive PRIVATE $<TARGET_OBJECTS:xgrammar>)
+endif()
+# Headers alone, which nothing needs once the archive is compiled, and what is in the archive itself.
+list(REMOVE_ITEM COLUBER_PACKAGE_LIBS nlohmann_json::nlohmann_json PkgConfig::xxhash xgrammar)
 list(JOIN COLUBER_PACKAGE_LIBS " " COLUBER_PACKAGE_LIBS)
 
 install(TARGETS coluber_archive ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # coluber_module(tensor DEPENDS base LIBS fmt::fmt): an object library coluber_tensor from src/tensor/**/*.cc; its x_test.cc
 # files become the binary tensor_tests, linked against the module and what it depends on. New files are picked up by themselves.
+# EXCLUDE is an expression for sources that this build leaves out.
 function(coluber_module name)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "" "EXCLUDE" "DEPENDS;LIBS" ${ARGN})
   set(needed ${name})
   foreach(depend ${ARG_DEPENDS})
     get_property(below GLOBAL PROPERTY COLUBER_NEEDED_${depend})
@@ -12,6 +13,9 @@ function(coluber_module name)
   set_property(GLOBAL PROPERTY COLUBER_NEEDED_${name} ${needed})
 
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cc)
+  if(ARG_EXCLUDE)
+    list(FILTER sources EXCLUDE REGEX "${ARG_EXCLUDE}")
+  endif()
   set(tests ${sources})
   set(benches ${sources})
   set(fuzzers ${sources})

@@ -26,6 +26,8 @@ WRAPPERS = {
     "prometheus/": ["src/apps/server/metrics.cc"],
     "pcre2.h": ["src/text/tokenizer/*.cc"],
     "utf8proc.h": ["src/text/tokenizer/*.cc"],
+    "xgrammar/": ["src/text/grammar/xgrammar.cc"],
+    "dlpack/": ["src/text/grammar/xgrammar.cc"],
     "xxhash.h": ["src/base/*.cc", "src/cache/state_tag.cc"],
     "gtest/": ["src/**/*_test.cc", "src/**/*_test.h", "tests/**/*"],
     "gmock/": ["src/**/*_test.cc", "tests/**/*"],

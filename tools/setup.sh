@@ -8,7 +8,7 @@ what=${1:-build}
 
 build=(ca-certificates g++ make cmake ninja-build ccache pkg-config nlohmann-json3-dev libfmt-dev libspdlog-dev libexpected-dev
        libcli11-dev libpcre2-dev libutf8proc-dev libxxhash-dev libedit-dev
-       libboost1.81-dev libssl-dev libcurl4-openssl-dev prometheus-cpp-dev)
+       libboost1.81-dev libssl-dev libcurl4-openssl-dev prometheus-cpp-dev python3-pip)
 test=(libgtest-dev libgmock-dev python3 python3-venv git openssl chromium)
 dev=(libbenchmark-dev clang-19 clang-tidy-19 clang-format-19 libclang-rt-19-dev python3-venv debootstrap)
 case $what in

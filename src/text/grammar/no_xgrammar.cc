@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/grammar/grammar.h"
+
+namespace coluber {
+
+bool has_grammars() noexcept { return false; }
+
+std::shared_ptr<GrammarCompiler> make_grammar_compiler(GrammarVocabulary, const GrammarLimits&) {
+  throw Error(ErrorCode::kUnsupported,
+              "this build has no structured output: XGrammar could not be downloaded when it was configured "
+              "(COLUBER_GRAMMAR in docs/dependencies.md)");
+}
+
+}  // namespace coluber
