@@ -131,9 +131,9 @@ class Api(unittest.TestCase):
         chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         cases = [("/v1/completions", {**PROMPT, name: value}, name) for name, value in (
             ("temprature", 1), ("temperature", -1), ("temperature", "hot"), ("n", 0), ("n", 10**9), ("n", 1.5), ("max_tokens", 0),
-            ("top_p", 2), ("stop", [""]), ("stop", ["x"] * 100), ("suffix", "s"), ("guided_json", {}), ("logprobs", 10**6),
+            ("top_p", 2), ("stop", [""]), ("stop", ["x"] * 100), ("suffix", "s"), ("guided_json", 5), ("logprobs", 10**6),
             ("logit_bias", {"x": 1}), ("logit_bias", {"1": 1000}), ("stop_token_ids", [-1]), ("prompt", []), ("prompt", ""),
-            ("prompt", [10**7]), ("prompt", {"a": 1}), ("seed", 10**30), ("tools", []), ("response_format", {"type": "json_object"}),
+            ("prompt", [10**7]), ("prompt", {"a": 1}), ("seed", 10**30), ("tools", []), ("response_format", {"type": "xml"}),
             ("stream_options", {"include_usage": True}), ("max_completion_tokens", 5))]
         cases += [("/v1/chat/completions", {**chat, name: value}, name) for name, value in (
             ("tools", [{"type": "function", "function": {"name": "f"}}]), ("functions", []), ("chat_template", "{{ x }}"),

@@ -131,6 +131,12 @@ class Server:
         raise AssertionError(f"still busy: {busy}")
 
 
+def is_refused_for_lack_of_grammars(server):
+    """Whether the program was built where XGrammar could not be downloaded."""
+    status, answer = server.post("/v1/completions", {**PROMPT, "guided_regex": "a"})
+    return status == 400 and "COLUBER_GRAMMAR" in answer["error"]["message"]
+
+
 def http_bytes(method, path, body=b"", *headers):
     lines = [f"{method} {path} HTTP/1.1", "Host: x", *headers]
     if body or method == "POST":

@@ -15,7 +15,6 @@ constexpr int64_t kMaxTokens = int64_t{1} << 31;
 constexpr size_t kMaxText = size_t{1} << 30;  // the body's limit comes first
 constexpr size_t kMaxSaltBytes = 256;
 constexpr int64_t kCompletionTokens = 16;  // OpenAI's default on the route without a conversation
-constexpr std::string_view kNoGrammar = "answers cannot be held to a grammar yet";
 constexpr std::string_view kNoTools = "calls of tools are not parsed yet; describe the tools in a message";
 
 void read_number(JsonFields& fields, std::string_view name, double low, double high, float* value) {
@@ -111,18 +110,22 @@ void read_serving(JsonFields& fields, const ModelFacts& facts, CompletionRequest
   for (const std::string_view told : {"user", "metadata", "request_id", "safety_identifier"}) fields.note(told);
 }
 
+void read_form(JsonFields& fields, CompletionRequest& request) {
+  Result<std::optional<AskedGrammar>> asked =
+      read_asked_grammar([&fields](std::string_view name) { return fields.find(name); });
+  if (!asked) return fields.problem(asked.error().param, asked.error().message, asked.error().code);
+  request.form = std::move(*asked);
+  if (request.form && request.beam_width > 0)
+    fields.problem("use_beam_search",
+                   fmt::format("'use_beam_search' does not go with '{}': beams follow the model's own probabilities",
+                               request.form->param),
+                   ErrorCode::kUnsupported);
+}
+
 // What both routes of OpenAI or vLLM know and this server does not do.
 void refuse_others(JsonFields& fields) {
-  if (const Json* format = fields.find("response_format")) {
-    const Json* type = format->find("type");
-    if (type == nullptr || !type->is_string() || type->as_string() != "text")
-      fields.problem("response_format",
-                     fmt::format("'response_format' is not supported: {}; only {{\"type\": \"text\"}} is", kNoGrammar),
-                     ErrorCode::kUnsupported);
-  }
-  for (const std::string_view name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                                      "guided_decoding_backend", "guided_whitespace_pattern", "structured_outputs"})
-    fields.refuse(name, kNoGrammar);
+  fields.refuse("guided_decoding_backend", "there is one way of holding answers to a form");
+  fields.refuse("guided_whitespace_pattern", "blanks between parts of JSON are the model's");
   fields.refuse("spaces_between_special_tokens", "special tokens are never set apart by spaces", Json(false));
   fields.refuse("truncate_prompt_tokens", "prompts are never cut");
   fields.refuse("logits_processors", "no code of clients is run");
@@ -416,6 +419,7 @@ Result<CompletionRequest> parse_completion(const Json& body, bool chat, const Mo
   read_sampling(fields, facts, request.sampling);
   if (!chat) fields.integer("best_of", 1, facts.max_n, &request.best_of);
   read_serving(fields, facts, request);
+  read_form(fields, request);
   refuse_others(fields);
   if (chat) {
     read_chat(fields, facts, engine, session, request);

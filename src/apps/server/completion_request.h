@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "coluber/engine.h"
+#include "text/grammar/asked_grammar.h"
 
 namespace coluber::server {
 
@@ -56,6 +58,9 @@ struct CompletionRequest {
   bool echo = false;
   bool want_logprobs = false;
   bool return_token_ids = false;
+
+  std::optional<AskedGrammar> form;                        // of the answer
+  std::shared_ptr<const TokenConstraint> constraint = {};  // that holds it to the form
 
   int64_t answers() const noexcept;  // sequences that it makes the engine run
 };

@@ -72,12 +72,28 @@ std::optional<ApiError> GenerationJob::accept(const std::string& body) {
                        *lease ? &held : nullptr, dialect_->is_open_ended());
   if (!parsed) return api_error(parsed.error());
   const auto request = std::make_shared<CompletionRequest>(std::move(*parsed));
+  if (auto failure = hold_to_form(*request)) return api_error(*failure);
   if (*lease) request->session_id = (*lease)->id();
   std::vector<RequestId> ids =
       add_all(request->prompts.size(), [&](size_t prompt) { return add(*request, prompt, *lease); });
   if (!ids.empty()) dropped.lease = nullptr;
   serving_.http.post([job = self<GenerationJob>(), request, kept = session_use_.is_kept() ? *lease : nullptr,
                       ids = std::move(ids)] { job->started(request, kept, ids); });
+  return std::nullopt;
+}
+
+std::optional<Failure> GenerationJob::hold_to_form(CompletionRequest& request) const {
+  if (!request.form) return std::nullopt;
+  const std::string& param = request.form->param;
+  if (serving_.grammars == nullptr)
+    return Failure{ErrorCode::kUnsupported,
+                   fmt::format("'{}' is not supported: this model has no tokenizer, so its tokens have no text", param),
+                   param};
+  auto constraint = serving_.grammars->compile(request.form->spec);
+  if (!constraint)
+    return Failure{constraint.error().code,
+                   fmt::format("no answer can be held to '{}': {}", param, constraint.error().message), param};
+  request.constraint = std::move(*constraint);
   return std::nullopt;
 }
 
@@ -101,6 +117,7 @@ Request GenerationJob::engine_request(const CompletionRequest& request, size_t p
   made.early_stopping = request.early_stopping;
   made.priority = request.priority;
   made.cache_salt = request.cache_salt;
+  made.constraint = request.constraint;
   return made;
 }
 

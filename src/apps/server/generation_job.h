@@ -34,6 +34,8 @@ class GenerationJob : public Job {
   void forget() override { pending_.clear(); }
   using Lease = SessionStore::Lease;
   ApiResult<std::shared_ptr<Lease>> find_session(Json& body);
+  // Compiles what the answer is held to.
+  std::optional<Failure> hold_to_form(CompletionRequest& request) const;
   // The engine has given the session back.
   void session_ended(Lease& lease, FinishReason reason);
   RequestId add(const CompletionRequest& request, size_t prompt, const std::shared_ptr<Lease>& lease);

@@ -20,6 +20,7 @@
 #include "apps/server/session_store.h"
 #include "apps/server/work_queue.h"
 #include "coluber/async_engine.h"
+#include "engine/answer_grammars.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace coluber::server {
@@ -33,6 +34,7 @@ struct Serving {
   SessionStore& sessions;
   const ModelFacts& facts;
   const Tokenizer* tokenizer;  // null where the model has none
+  AnswerGrammars* grammars;    // likewise
 };
 
 class Job : public std::enable_shared_from_this<Job> {

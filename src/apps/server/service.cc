@@ -95,6 +95,7 @@ Service::Service(ServiceOptions options, std::unique_ptr<Engine> engine, std::un
   facts_.vocab_size = engine->model_info().vocab_size;
   facts_.max_model_len = engine->config().max_model_len;
   facts_.defaults = engine->default_sampling();
+  if (tokenizer_) grammars_ = std::make_unique<AnswerGrammars>(*tokenizer_, facts_.vocab_size, engine->eos_token_ids());
   max_in_flight_ = engine->config().scheduler.max_num_seqs + options_.max_queue;
   std::random_device random;
   id_prefix_ = fmt::format("{:08x}{:08x}", random(), random());
@@ -111,8 +112,8 @@ Service::Service(ServiceOptions options, std::unique_ptr<Engine> engine, std::un
   workers_ = std::make_unique<WorkQueue>(kWorkers);
   sessions_ = std::make_unique<SessionStore>(options_.sessions, *engine_,
                                              [this] { workers_->push([this] { sessions_->enforce_limits(); }); });
-  serving_ =
-      std::make_unique<Serving>(Serving{*engine_, *http_, *workers_, *metrics_, *sessions_, facts_, tokenizer_.get()});
+  serving_ = std::make_unique<Serving>(
+      Serving{*engine_, *http_, *workers_, *metrics_, *sessions_, facts_, tokenizer_.get(), grammars_.get()});
   http_->on_signal([this](int number) { on_signal(number); });
 }
 

@@ -108,6 +108,7 @@ class Service {
   ServiceOptions options_;
   ModelFacts facts_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<AnswerGrammars> grammars_;  // null where there is no tokenizer
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<AsyncEngine> engine_;

@@ -8,6 +8,9 @@ namespace {
 
 using Asked = Result<std::optional<AskedGrammar>>;
 
+constexpr std::pair<std::string_view, std::string_view> kGuided[] = {
+    {"guided_json", "json"}, {"guided_regex", "regex"}, {"guided_grammar", "grammar"}, {"guided_choice", "choice"}};
+
 Asked wrong(const std::string& param, std::string message, ErrorCode code = ErrorCode::kInvalidArgument) {
   return tl::unexpected<Failure>(Failure{code, fmt::format("'{}' {}", param, message), param});
 }
@@ -99,11 +102,9 @@ Asked read_asked_grammar(const std::function<const Json*(std::string_view)>& fin
     if (auto taken = take(response_format(*format)); !taken) return taken;
   if (const Json* outputs = find("structured_outputs"))
     if (auto taken = take(structured_outputs(*outputs)); !taken) return taken;
-  for (const std::string_view name : {"json", "regex", "grammar", "choice"}) {
-    const std::string field = fmt::format("guided_{}", name);
+  for (const auto& [field, name] : kGuided)
     if (const Json* value = find(field))
-      if (auto taken = take(form_of(name, *value, field)); !taken) return taken;
-  }
+      if (auto taken = take(form_of(name, *value, std::string(field))); !taken) return taken;
   return asked;
 }
 
