@@ -21,7 +21,7 @@ WRAPPERS = {
     "CLI/": ["src/apps/cli/arguments.cc"],
     "histedit.h": ["src/apps/cli/line_editor.cc"],
     "boost/": ["src/apps/server/http_server.cc"],
-    "curl/": ["src/apps/hub/http_transfer.cc"],
+    "curl/": ["src/apps/hub/http_transfer.cc", "src/apps/bench_serve/stream_client.cc"],
     "openssl/": ["src/apps/hub/digest.cc"],
     "prometheus/": ["src/apps/server/metrics.cc"],
     "pcre2.h": ["src/text/tokenizer/*.cc"],

@@ -149,6 +149,9 @@ class Page(unittest.TestCase):
         expect(page.locator(".turn.user >> nth=1").get_by_text("2/2")).to_be_visible()
         expect(page.locator("#tree .node")).to_have_count(6)
         page.get_by_role("button", name="Side by side").click()
+        forks = self.server.get("/v1/sessions")[1]["data"]
+        self.assertGreaterEqual(len(forks), 2)
+        expect(page.get_by_text("A fork of the session")).to_be_visible()
         columns = page.locator(".column .turn.user .body")
         self.assertEqual(columns.all_inner_texts(), ["Go on.", "Go on, but short."])
         page.reload()

@@ -336,6 +336,8 @@ int bench_command(const std::vector<std::string>& args) {
                       "this machine's memory and arithmetic allow.");
   BenchOptions options;
   declare(arguments, options);
+  arguments.command("serve", "ask a server as many clients would, and measure what they wait for", bench_serve_command);
+  if (const std::optional<int> status = arguments.dispatch(args)) return *status;
   if (!arguments.parse(args)) return 0;
   const EngineOptions engine_options = prepare(options);
 

@@ -44,6 +44,7 @@ int models_command(const std::vector<std::string>& args);
 int convert_command(const std::vector<std::string>& args);
 int cache_sim_command(const std::vector<std::string>& args);
 int bench_command(const std::vector<std::string>& args);
+int bench_serve_command(const std::vector<std::string>& args);  // in apps/bench_serve
 int completions_command(const std::vector<std::string>& args);
 int man_command(const std::vector<std::string>& args);
 

@@ -6,13 +6,13 @@
 
 #include "apps/cli/layer_strip.h"
 #include "apps/cli/sim_picture.h"
+#include "apps/cli/svg.h"
 
 namespace coluber::cli {
 namespace {
 
 constexpr double kWidth = 1180.0, kLeft = 84.0, kPlotWidth = 760.0, kRight = 880.0;
 constexpr size_t kSamples = 256;
-constexpr std::string_view kInk = "#1f2933", kSoft = "#6b7785", kGrid = "#e4e8ec";
 constexpr std::string_view kGreen = "#2f9e62", kPaleGreen = "#cdebd9", kRed = "#d0453a", kBlue = "#2b7bba";
 
 struct Kind {
@@ -27,70 +27,11 @@ constexpr Kind kMemory[] = {
     {&SimSample::cached_pages, "attention, kept for later", "#a9d2ee"},
 };
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '&')
-      out += "&amp;";
-    else
-      out += c;
-  }
-  return out;
-}
-
-// A number of 1, 2 or 5 times a power of ten, so that `span` has about `steps` of them.
-double round_step(double span, double steps) {
-  if (span <= 0.0) return 1.0;
-  const double raw = span / steps;
-  const double power = std::pow(10.0, std::floor(std::log10(raw)));
-  for (const double factor : {1.0, 2.0, 5.0})
-    if (factor * power >= raw) return factor * power;
-  return 10.0 * power;
-}
-
 std::string short_number(double value) {
   if (value >= 1e6) return fmt::format("{:g} M", value / 1e6);
   if (value >= 1e4) return fmt::format("{:g} k", value / 1e3);
   return fmt::format("{:g}", std::round(value * 100.0) / 100.0);
 }
-
-class Svg {
- public:
-  void text(double x, double y, std::string_view text, std::string_view color = kInk, double size = 13,
-            std::string_view anchor = "start", std::string_view weight = "normal") {
-    out_ += fmt::format(
-        "<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"{}\" font-size=\"{}\" text-anchor=\"{}\" "
-        "font-weight=\"{}\">{}</text>\n",
-        x, y, color, size, anchor, weight, escaped(text));
-  }
-  void line(double x1, double y1, double x2, double y2, std::string_view color, double width = 1.0) {
-    out_ += fmt::format(
-        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\" stroke-width=\"{}\"/>\n", x1, y1,
-        x2, y2, color, width);
-  }
-  void box(double x, double y, double width, double height, std::string_view color) {
-    out_ += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"/>\n", x, y,
-                        width, height, color);
-  }
-  void path(const std::string& data, std::string_view fill, std::string_view stroke, double width = 1.5) {
-    out_ += fmt::format("<path d=\"{}\" fill=\"{}\" stroke=\"{}\" stroke-width=\"{}\" stroke-linejoin=\"round\"/>\n",
-                        data, fill, stroke, width);
-  }
-  std::string finish(double height) const {
-    return fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
-        "height=\"{1:.0f}\" font-family=\"Helvetica, Arial, sans-serif\">\n"
-        "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n{2}</svg>\n",
-        kWidth, height, out_);
-  }
-
- private:
-  std::string out_;
-};
 
 // One panel: its place, its scale, its axes.
 class Panel {
@@ -169,7 +110,7 @@ class Picture {
     waits(712);
     totals(112);
     reasons(434);
-    return svg_.finish(870);
+    return svg_.finish(kWidth, 870);
   }
 
  private:
