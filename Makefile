@@ -10,6 +10,7 @@
 #   make test-sanitize  the tests under ASan+UBSan and TSan
 #   make fuzz           every libFuzzer target for FUZZ_SECONDS seconds
 #   make soak           random traffic over the engine for SOAK_SECONDS seconds
+#   make soak-server    the same over the server
 #   make conformance    the contract's rules over CASES
 PREFIX ?= /usr/local
 BUILD ?= build
@@ -21,7 +22,7 @@ FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 3600
 CLI = $(BUILD)/coluber
 
-.PHONY: build run test bench install format lint test-sanitize fuzz soak conformance setup setup-dev clean
+.PHONY: build run test bench install format lint test-sanitize fuzz soak soak-server conformance setup setup-dev clean
 
 $(BUILD)/.setup: tools/setup.sh
 	@mkdir -p $(BUILD)
@@ -84,6 +85,9 @@ soak: $(BUILD)/.setup-test
 	@cmake --preset release -B $(BUILD) -DCOLUBER_TESTS=ON >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 	@cmake --build $(BUILD) -j $(JOBS) --target engine_system_tests
 	@COLUBER_SOAK_SECONDS=$(SOAK_SECONDS) $(BUILD)/tests/engine_system_tests --gtest_filter='Soak.*:*PlantedFaults*'
+
+soak-server: build
+	@COLUBER=$(BUILD)/coluber COLUBER_SOAK_SECONDS=$(SOAK_SECONDS) python3 -B tests/server/soak.py
 
 conformance: build
 	@$(BUILD)/coluber-conformance $(CASES)

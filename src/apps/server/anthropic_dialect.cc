@@ -106,13 +106,13 @@ class MessageReader {
 
 void read_messages(JsonFields& fields, Json& body) {
   Json::Array messages;
-  if (const Json* system = fields.find("system")) {
+  if (const Json* system = fields.find("system", R"({"type": ["string", "array", "null"]})")) {
     std::string text;
     if (!read_text_parts(*system, {"text"}, &text))
       return fields.wrong("system", "a text or a list of text blocks", *system);
     messages.push_back(Json(Json::Object{{"role", "system"}, {"content", text}}));
   }
-  const Json* given = fields.find("messages");
+  const Json* given = fields.find("messages", R"({"type": "array", "minItems": 1, "items": {"type": "object"}})");
   if (given == nullptr || !given->is_array() || given->as_array().empty())
     return fields.problem("messages", "'messages' must be a list of {\"role\", \"content\"} with at least one");
   MessageReader reader(messages);
@@ -123,7 +123,7 @@ void read_messages(JsonFields& fields, Json& body) {
 }
 
 void read_tools(JsonFields& fields, Json& body) {
-  if (const Json* tools = fields.find("tools")) {
+  if (const Json* tools = fields.find("tools", R"({"type": ["array", "null"], "items": {"type": "object"}})")) {
     if (!tools->is_array()) return fields.wrong("tools", "a list of tools", *tools);
     Json::Array made;
     for (const Json& tool : tools->as_array()) {
@@ -139,7 +139,7 @@ void read_tools(JsonFields& fields, Json& body) {
     }
     if (!made.empty()) body.set("tools", std::move(made));
   }
-  const Json* choice = fields.find("tool_choice");
+  const Json* choice = fields.find("tool_choice", R"({"type": ["object", "null"]})");
   if (choice == nullptr) return;
   const Json* type = choice->find("type");
   const std::string kind = type != nullptr && type->is_string() ? type->as_string() : std::string();
@@ -158,7 +158,7 @@ void read_tools(JsonFields& fields, Json& body) {
 }
 
 void read_thinking(JsonFields& fields, Json& body) {
-  const Json* thinking = fields.find("thinking");
+  const Json* thinking = fields.find("thinking", R"({"type": ["object", "null"]})");
   if (thinking == nullptr) return;
   const Json* type = thinking->find("type");
   const bool on = type != nullptr && (*type == Json("enabled") || *type == Json("adaptive"));
@@ -169,21 +169,17 @@ void read_thinking(JsonFields& fields, Json& body) {
 }
 
 void read_output(JsonFields& fields, Json& body) {
-  const Json* output = fields.find("output_config");
-  if (output == nullptr) return;
-  if (!output->is_object()) return fields.wrong("output_config", "an object", *output);
-  JsonFields inner(*output);
-  pass_on(inner, "effort", body, "reasoning_effort");
-  if (const Json* format = inner.find("format")) {
+  fields.object("output_config", [&body](JsonFields& inner) {
+    inner.pass_on("effort", body, "reasoning_effort");
+    const Json* format = inner.find("format", R"({"type": ["object", "null"]})");
+    if (format == nullptr) return;
+    const Json* type = format->find("type");
     const Json* schema = format->find("schema");
-    if (schema == nullptr || format->find("type") == nullptr || !(format->at("type") == Json("json_schema")))
-      inner.problem("format", "'format' must be of type json_schema with a 'schema'");
-    else
-      body.set("response_format", Json::Object{{"type", "json_schema"},
-                                               {"json_schema", Json::Object{{"name", "format"}, {"schema", *schema}}}});
-  }
-  if (const auto failure = inner.finish())
-    fields.problem("output_config." + failure->param, failure->message, failure->code);
+    if (schema == nullptr || type == nullptr || !(*type == Json("json_schema")))
+      return inner.problem("format", "'format' must be of type json_schema with a 'schema'");
+    body.set("response_format", Json::Object{{"type", "json_schema"},
+                                             {"json_schema", Json::Object{{"name", "format"}, {"schema", *schema}}}});
+  });
 }
 
 const FieldNames kNames = {{"stop", "stop_sequences"}, {"response_format", "output_config"}};
@@ -195,12 +191,12 @@ class AnthropicDialect : public Dialect, private AnswerBlocks::Listener {
   bool is_chat() const noexcept override { return true; }
   std::string_view id_prefix() const noexcept override { return "msg_"; }
 
-  Result<Json> translate(Json given) override {
-    JsonFields fields(given);
+  Result<Json> translate(Json given, FieldList* list) override {
+    JsonFields fields(given, list);
     Json body;
     for (const std::string_view same : {"model", "max_tokens", "temperature", "top_p", "top_k", "stream", "metadata",
                                         "session_id", "cache_salt", "priority"})
-      pass_on(fields, same, body);
+      fields.pass_on(same, body);
     if (!fields.has("max_tokens"))
       fields.problem("max_tokens", "'max_tokens' is missing: the most tokens of the answer");
     read_messages(fields, body);
@@ -263,7 +259,7 @@ class AnthropicDialect : public Dialect, private AnswerBlocks::Listener {
  private:
   // Which of the texts an answer stopped at is told here: it is asked for with the answer, and taken off its end.
   void read_stops(JsonFields& fields, Json& body) {
-    pass_on(fields, "stop_sequences", body, "stop");
+    fields.pass_on("stop_sequences", body, "stop");
     const Json* stops = body.find("stop");
     if (stops == nullptr || !stops->is_array() || stops->as_array().empty()) return;
     for (const Json& stop : stops->as_array())

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "apps/cli/next_turn.h"
-#include "apps/server/json_fields.h"
 #include "base/utf8.h"
 
 namespace coluber::server {
@@ -23,7 +22,7 @@ void read_number(JsonFields& fields, std::string_view name, double low, double h
 }
 
 void read_stops(JsonFields& fields, const ModelFacts& facts, SamplingParams& sampling) {
-  const Json* stop = fields.find("stop");
+  const Json* stop = fields.find("stop", R"({"type": ["string", "array", "null"], "items": {"type": "string"}})");
   if (stop != nullptr) {
     const Json::Array one{*stop};
     const Json::Array& stops = stop->is_array() ? stop->as_array() : one;
@@ -44,7 +43,8 @@ void read_stops(JsonFields& fields, const ModelFacts& facts, SamplingParams& sam
 
 // {"50256": -100}
 void read_bias(JsonFields& fields, const ModelFacts& facts, SamplingParams& sampling) {
-  const Json* bias = fields.find("logit_bias");
+  const Json* bias =
+      fields.find("logit_bias", R"({"type": ["object", "null"], "additionalProperties": {"type": "number"}})");
   if (bias == nullptr) return;
   const std::string expected =
       fmt::format("an object of token ids (0 to {}) to numbers from -100 to 100", facts.vocab_size - 1);
@@ -87,17 +87,13 @@ void read_sampling(JsonFields& fields, const ModelFacts& facts, SamplingParams& 
 void read_serving(JsonFields& fields, const ModelFacts& facts, CompletionRequest& request) {
   fields.integer("n", 1, facts.max_n, &request.n);
   fields.boolean("stream", &request.stream);
-  if (const Json* options = fields.find("stream_options")) {
-    if (!options->is_object()) return fields.wrong("stream_options", "an object", *options);
-    if (!request.stream)
-      return fields.problem("stream_options", "'stream_options' is for streams; set 'stream' to true");
-    JsonFields inner(*options);
+  if (fields.has("stream_options") && !request.stream)
+    fields.problem("stream_options", "'stream_options' is for streams; set 'stream' to true");
+  fields.object("stream_options", [&request](JsonFields& inner) {
     inner.boolean("include_usage", &request.include_usage);
     inner.boolean("continuous_usage_stats", &request.continuous_usage);
     inner.refuse("include_obfuscation", "answers are not padded", Json(false));
-    if (auto failure = inner.finish())
-      fields.problem("stream_options." + failure->param, failure->message, failure->code);
-  }
+  });
   bool beams = false;
   fields.boolean("use_beam_search", &beams);
   fields.number("length_penalty", -10.0, 10.0, &request.length_penalty);
@@ -299,7 +295,7 @@ Result<Json> parse_body(const std::string& body) {
 
 void read_prompts(JsonFields& fields, std::string_view name, const ModelFacts& facts, const Engine& engine,
                   std::vector<std::vector<int32_t>>* prompts, std::vector<std::string>* texts, bool special) {
-  const Json* prompt = fields.find(name);
+  const Json* prompt = fields.find(name, R"({"type": ["string", "array", "null"]})");
   fields.boolean("add_special_tokens", &special);
   if (prompt == nullptr)
     return fields.problem(name, fmt::format("'{}' is missing: give a text, token ids, or a list of either", name));
@@ -344,7 +340,7 @@ Result<Json> read_messages(JsonFields& fields) {
   const auto bad = [](std::string_view param, std::string message) {
     return tl::unexpected<Failure>(Failure{ErrorCode::kInvalidArgument, std::move(message), std::string(param)});
   };
-  const Json* given = fields.find("messages");
+  const Json* given = fields.find("messages", R"({"type": "array", "minItems": 1, "items": {"type": "object"}})");
   if (given == nullptr || !given->is_array() || given->as_array().empty())
     return bad("messages", "'messages' must be a list of {\"role\", \"content\"} with at least one");
   Json messages = *given;
@@ -385,7 +381,7 @@ Result<std::string> render_conversation(JsonFields& fields, const Engine& engine
   fields.refuse("chat_template", "templates come with the model, never from a client");
   fields.refuse("documents", "there is no place for documents; put them in a message");
   Json extra = Json(Json::Object{});
-  if (const Json* given = fields.find("chat_template_kwargs")) {
+  if (const Json* given = fields.find("chat_template_kwargs", R"({"type": ["object", "null"]})")) {
     if (!given->is_object())
       return tl::unexpected(
           Failure{ErrorCode::kInvalidArgument, "'chat_template_kwargs' must be an object", "chat_template_kwargs"});
@@ -410,8 +406,8 @@ Result<std::string> render_conversation(JsonFields& fields, const Engine& engine
 }
 
 Result<CompletionRequest> parse_completion(const Json& body, bool chat, const ModelFacts& facts, const Engine& engine,
-                                           const HeldSession* session, bool is_open_ended) {
-  JsonFields fields(body);
+                                           const HeldSession* session, bool is_open_ended, FieldList* list) {
+  JsonFields fields(body, list);
   CompletionRequest request;
   request.chat = chat;
   request.sampling = facts.defaults;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/server/json_fields.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "coluber/engine.h"
@@ -66,12 +67,12 @@ struct CompletionRequest {
 };
 
 // `body` is an object. `session`: of its 'session_id', which must have been looked up; null where there is none.
-// `is_open_ended`: without a number of tokens the answer may be as long as the context leaves room for.
+// `is_open_ended`: without a number of tokens the answer may be as long as the context leaves room for. `list` hears of
+// every field.
 Result<CompletionRequest> parse_completion(const Json& body, bool chat, const ModelFacts& facts, const Engine& engine,
-                                           const HeldSession* session, bool is_open_ended);
+                                           const HeldSession* session, bool is_open_ended, FieldList* list = nullptr);
 // The conversation of a chat request, or of /tokenize, as text; of one that goes on from a session, what follows there.
 // Only the fields of the conversation are looked at.
-class JsonFields;
 Result<std::string> render_conversation(JsonFields& fields, const Engine& engine, bool generation_prompt = true,
                                         const HeldSession* session = nullptr);
 // The messages as templates want them, or what is wrong with them.

@@ -37,7 +37,8 @@ class Dialect {
   virtual std::string_view id_prefix() const noexcept = 0;  // of answers
   // Where nobody says how long an answer may be: all that is left of the context, also without a conversation.
   virtual bool is_open_ended() const noexcept { return is_chat(); }
-  virtual Result<Json> translate(Json body) { return body; }
+  // `list`, where not null, hears of every field that is not passed through.
+  virtual Result<Json> translate(Json body, FieldList*) { return body; }
   // Of a translated body. Whatever names a session there in words of this API alone is taken out of it.
   virtual ApiResult<SessionUse> session_use(Json& body);
   // Whether what comes of a session that was made for the answer stays.

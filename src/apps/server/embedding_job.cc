@@ -38,23 +38,15 @@ std::string base64_of(const std::vector<float>& values) {
 
 }  // namespace
 
-Result<EmbeddingJob::Wanted> EmbeddingJob::parse(const std::string& body) const {
-  const Result<Json> json = parse_body(body);
-  if (!json) return tl::unexpected(json.error());
-  JsonFields fields(*json);
+Result<EmbeddingJob::Wanted> EmbeddingJob::read(JsonFields& fields, const ModelFacts& facts, const Engine& engine) {
   Wanted wanted;
-  check_model(fields, serving_.facts);
-  const Engine& engine = serving_.engine.engine();
-  read_prompts(fields, "input", serving_.facts, engine, &wanted.inputs, nullptr);
+  check_model(fields, facts);
+  read_prompts(fields, "input", facts, engine, &wanted.inputs, nullptr);
   std::string format = "float", pooling(pooling_name(wanted.pooling));
-  fields.text("encoding_format", &format, 16);
-  if (format != "float" && format != "base64")
-    fields.problem("encoding_format", "'encoding_format' must be \"float\" or \"base64\"");
+  fields.choice("encoding_format", {"float", "base64"}, &format);
   wanted.base64 = format == "base64";
-  fields.text("pooling", &pooling, 16);
-  const auto known = parse_pooling(pooling);
-  if (!known || *known == Pooling::kNone) fields.problem("pooling", "'pooling' must be \"last\" or \"mean\"");
-  wanted.pooling = known.value_or(Pooling::kLast);
+  fields.choice("pooling", {pooling_name(Pooling::kLast), pooling_name(Pooling::kMean)}, &pooling);
+  wanted.pooling = *parse_pooling(pooling);
   fields.integer("dimensions", 1, engine.model_info().hidden_size, &wanted.dimensions);
   fields.integer("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(),
                  &wanted.priority);
@@ -66,7 +58,10 @@ Result<EmbeddingJob::Wanted> EmbeddingJob::parse(const std::string& body) const 
 }
 
 std::optional<ApiError> EmbeddingJob::accept(const std::string& body) {
-  Result<Wanted> parsed = parse(body);
+  const Result<Json> json = parse_body(body);
+  if (!json) return api_error(json.error());
+  JsonFields fields(*json);
+  Result<Wanted> parsed = read(fields, serving_.facts, serving_.engine.engine());
   if (!parsed) return api_error(parsed.error());
   const auto wanted = std::make_shared<Wanted>(std::move(*parsed));
   std::vector<RequestId> ids = add_all(wanted->inputs.size(), [&](size_t input) { return add(*wanted, input); });

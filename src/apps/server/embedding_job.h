@@ -17,6 +17,10 @@ namespace coluber::server {
 class EmbeddingJob : public Job {
  public:
   using Job::Job;
+  // Asks for every field that a body may have.
+  static void describe(JsonFields& fields, const ModelFacts& facts, const Engine& engine) {
+    (void)read(fields, facts, engine);
+  }
 
  private:
   struct Wanted {
@@ -30,7 +34,7 @@ class EmbeddingJob : public Job {
 
   std::optional<ApiError> accept(const std::string& body) override;
   void forget() override { early_.clear(); }
-  Result<Wanted> parse(const std::string& body) const;
+  static Result<Wanted> read(JsonFields& fields, const ModelFacts& facts, const Engine& engine);
   RequestId add(const Wanted& wanted, size_t input);
   void started(std::shared_ptr<const Wanted> wanted, std::vector<RequestId> ids);
   void take(size_t input, RequestOutput output);

@@ -6,11 +6,6 @@
 
 namespace coluber::server {
 
-void pass_on(JsonFields& fields, std::string_view name, Json& to, std::string_view new_name) {
-  const Json* value = fields.find(name);
-  if (value != nullptr) to.set(std::string(new_name.empty() ? name : new_name), *value);
-}
-
 ApiError renamed(ApiError error, const FieldNames& names) {
   for (const auto& [ours, theirs] : names) {
     if (error.param != ours) continue;

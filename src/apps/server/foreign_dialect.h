@@ -15,9 +15,6 @@
 
 namespace coluber::server {
 
-// Moves a client's field under another name into the body that is made; what it may hold is checked where that is read.
-void pass_on(JsonFields& fields, std::string_view name, Json& to, std::string_view new_name = {});
-
 // {"name": "their_name"} pairs; an error about the one is told as one about the other.
 using FieldNames = std::vector<std::pair<std::string_view, std::string_view>>;
 ApiError renamed(ApiError error, const FieldNames& names);

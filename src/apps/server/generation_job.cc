@@ -56,7 +56,7 @@ ApiResult<std::shared_ptr<SessionStore::Lease>> GenerationJob::find_session(Json
 std::optional<ApiError> GenerationJob::accept(const std::string& body) {
   Result<Json> json = parse_body(body);
   if (!json) return api_error(json.error());
-  Result<Json> translated = dialect_->translate(std::move(*json));
+  Result<Json> translated = dialect_->translate(std::move(*json), nullptr);
   if (!translated) return api_error(translated.error());
   ApiResult<std::shared_ptr<Lease>> lease = find_session(*translated);
   if (!lease) return std::move(lease.error());

@@ -16,30 +16,27 @@ const FieldNames kNames = {
     {"max_tokens", "num_predict"}, {"repetition_penalty", "repeat_penalty"}, {"response_format", "format"}};
 
 void read_options(JsonFields& fields, Json& body) {
-  const Json* options = fields.find("options");
-  if (options == nullptr) return;
-  if (!options->is_object()) return fields.wrong("options", "an object", *options);
-  JsonFields inner(*options);
-  for (const std::string_view same :
-       {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty"})
-    pass_on(inner, same, body);
-  pass_on(inner, "repeat_penalty", body, "repetition_penalty");
-  if (const Json* most = inner.find("num_predict"); most != nullptr && !(*most == Json(-1)) && !(*most == Json(-2)))
-    body.set("max_tokens", *most);
-  inner.refuse("mirostat", "it is not there; use 'temperature' and 'top_p'", Json(0));
-  inner.refuse("typical_p", "it is not there; use 'min_p'", Json(1.0));
-  inner.refuse("tfs_z", "it is not there; use 'min_p'", Json(1.0));
-  inner.refuse("num_keep", "prompts are never cut", Json(0));
-  // How the model is loaded is its operator's business, and done.
-  for (const std::string_view loading :
-       {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "use_mmap", "use_mlock",
-        "f16_kv", "repeat_last_n", "penalize_newline"})
-    inner.note(loading);
-  if (const auto failure = inner.finish()) fields.problem("options." + failure->param, failure->message, failure->code);
+  fields.object("options", [&body](JsonFields& inner) {
+    for (const std::string_view same :
+         {"temperature", "top_p", "top_k", "min_p", "seed", "stop", "presence_penalty", "frequency_penalty"})
+      inner.pass_on(same, body);
+    inner.pass_on("repeat_penalty", body, "repetition_penalty");
+    const Json* most = inner.find("num_predict", R"({"type": ["integer", "null"]})");
+    if (most != nullptr && !(*most == Json(-1)) && !(*most == Json(-2))) body.set("max_tokens", *most);
+    inner.refuse("mirostat", "it is not there; use 'temperature' and 'top_p'", Json(0));
+    inner.refuse("typical_p", "it is not there; use 'min_p'", Json(1.0));
+    inner.refuse("tfs_z", "it is not there; use 'min_p'", Json(1.0));
+    inner.refuse("num_keep", "prompts are never cut", Json(0));
+    // How the model is loaded is its operator's business, and done.
+    for (const std::string_view loading :
+         {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "use_mmap", "use_mlock",
+          "f16_kv", "repeat_last_n", "penalize_newline"})
+      inner.note(loading);
+  });
 }
 
 void read_format(JsonFields& fields, Json& body) {
-  const Json* format = fields.find("format");
+  const Json* format = fields.find("format", R"({"type": ["string", "object", "null"]})");
   if (format == nullptr || *format == Json("")) return;
   if (*format == Json("json"))
     body.set("response_format", Json::Object{{"type", "json_object"}});
@@ -51,18 +48,20 @@ void read_format(JsonFields& fields, Json& body) {
 }
 
 void read_thinking(JsonFields& fields, Json& body) {
-  const Json* think = fields.find("think");
+  const Json* think = fields.find("think", R"({"type": ["boolean", "string", "null"]})");
   if (think == nullptr) return;
   if (think->is_bool())
     body.set("chat_template_kwargs", Json::Object{{"enable_thinking", *think}});
-  else
+  else if (think->is_string())
     body.set("reasoning_effort", *think);
+  else
+    fields.wrong("think", "true, false or a text", *think);
 }
 
 // "tiny:latest" is "tiny".
 void read_model(JsonFields& fields, Json& body) {
   constexpr std::string_view kLatest = ":latest";
-  const Json* model = fields.find("model");
+  const Json* model = fields.find("model", R"({"type": ["string", "null"]})");
   if (model == nullptr) return;
   const bool tagged = model->is_string() && model->as_string().ends_with(kLatest);
   body.set("model", tagged ? Json(model->as_string().substr(0, model->as_string().size() - kLatest.size())) : *model);
@@ -97,21 +96,22 @@ class OllamaDialect : public Dialect, private AnswerBlocks::Listener {
   bool is_open_ended() const noexcept override { return true; }
   std::string_view id_prefix() const noexcept override { return "ollama-"; }
 
-  Result<Json> translate(Json given) override {
-    JsonFields fields(given);
+  Result<Json> translate(Json given, FieldList* list) override {
+    JsonFields fields(given, list);
     Json body;
     bool streams = true;
     fields.boolean("stream", &streams);
     body.set("stream", streams);
     read_model(fields, body);
     read_options(fields, body);
-    for (const std::string_view same : {"session_id", "cache_salt", "priority"}) pass_on(fields, same, body);
+    for (const std::string_view same : {"session_id", "cache_salt", "priority"}) fields.pass_on(same, body);
     fields.note("keep_alive");
     if (is_chat_) {
       read_format(fields, body);
       read_thinking(fields, body);
-      pass_on(fields, "tools", body);
-      const Json* messages = fields.find("messages");
+      fields.pass_on("tools", body);
+      const Json* messages =
+          fields.find("messages", R"({"type": "array", "minItems": 1, "items": {"type": "object"}})");
       const Result<Json> made = read_messages(messages != nullptr ? *messages : Json());
       if (!made) return tl::unexpected(made.error());
       if (messages != nullptr) body.set("messages", *made);
@@ -158,21 +158,23 @@ class OllamaDialect : public Dialect, private AnswerBlocks::Listener {
     fields.refuse("context", "go on with 'session_id'", Json(Json::Array{}));
     fields.refuse("images", "only text is read", Json(Json::Array{}));
     for (const std::string_view name : {"width", "height", "steps"}) fields.refuse(name, "no pictures are made");
-    const Json* prompt = fields.find("prompt");
+    const Json* prompt = fields.find("prompt", R"({"type": "string", "minLength": 1})");
     if (prompt == nullptr || !prompt->is_string() || prompt->as_string().empty())
-      return fields.problem("prompt", "'prompt' must be a text that is not empty");
+      fields.problem("prompt", "'prompt' must be a text that is not empty");
+    const Json text = prompt != nullptr ? *prompt : Json();
     read_format(fields, body);
     if (raw_) {
       fields.refuse("system", "'raw' has no place for it");
       fields.refuse("think", "'raw' has no place for it", Json(false));
-      body.set("prompt", *prompt);
+      body.set("prompt", text);
       return;
     }
     read_thinking(fields, body);
     Json::Array messages;
-    if (const Json* system = fields.find("system"); system != nullptr && !(*system == Json("")))
+    const Json* system = fields.find("system", R"({"type": ["string", "null"]})");
+    if (system != nullptr && !(*system == Json("")))
       messages.push_back(Json(Json::Object{{"role", "system"}, {"content", *system}}));
-    messages.push_back(Json(Json::Object{{"role", "user"}, {"content", *prompt}}));
+    messages.push_back(Json(Json::Object{{"role", "user"}, {"content", text}}));
     body.set("messages", std::move(messages));
   }
 

@@ -73,7 +73,7 @@ class InputReader {
 };
 
 void read_input(JsonFields& fields, Json::Array& messages) {
-  const Json* input = fields.find("input");
+  const Json* input = fields.find("input", R"({"type": ["string", "array", "null"]})");
   if (input == nullptr) return fields.problem("input", "'input' is missing: a text, or a list of items");
   if (input->is_string()) {
     messages.push_back(Json(Json::Object{{"role", "user"}, {"content", *input}}));
@@ -89,7 +89,7 @@ void read_input(JsonFields& fields, Json::Array& messages) {
 
 // {"type": "function", "name", "parameters", ...}, without the object that chat puts around it.
 void read_tools(JsonFields& fields, Json& body) {
-  const Json* tools = fields.find("tools");
+  const Json* tools = fields.find("tools", R"({"type": ["array", "null"], "items": {"type": "object"}})");
   if (tools != nullptr && !tools->is_array()) return fields.wrong("tools", "a list of tools", *tools);
   Json::Array made;
   for (const Json& tool : tools != nullptr ? tools->as_array() : Json::Array{}) {
@@ -103,7 +103,7 @@ void read_tools(JsonFields& fields, Json& body) {
     made.push_back(Json(Json::Object{{"type", "function"}, {"function", std::move(function)}}));
   }
   if (!made.empty()) body.set("tools", std::move(made));
-  const Json* choice = fields.find("tool_choice");
+  const Json* choice = fields.find("tool_choice", R"({"type": ["string", "object", "null"]})");
   if (choice == nullptr) return;
   const Json* name = choice->find("name");
   body.set("tool_choice", name == nullptr
@@ -112,25 +112,21 @@ void read_tools(JsonFields& fields, Json& body) {
 }
 
 void read_text_format(JsonFields& fields, Json& body) {
-  const Json* text = fields.find("text");
-  if (text == nullptr) return;
-  if (!text->is_object()) return fields.wrong("text", "an object", *text);
-  JsonFields inner(*text);
-  const Json* format = inner.find("format");
-  inner.refuse("verbosity", "the model says as much as it does", Json("medium"));
-  if (const auto failure = inner.finish())
-    return fields.problem("text." + failure->param, failure->message, failure->code);
-  if (format == nullptr) return;
-  const Json* type = format->find("type");
-  if (type == nullptr || !(*type == Json("json_schema"))) return void(body.set("response_format", *format));
-  Json schema;
-  for (const Json::Member& member : format->as_object())
-    if (member.first != "type") schema.set(member.first, member.second);
-  body.set("response_format", Json::Object{{"type", "json_schema"}, {"json_schema", std::move(schema)}});
+  fields.object("text", [&body](JsonFields& inner) {
+    inner.refuse("verbosity", "the model says as much as it does", Json("medium"));
+    const Json* format = inner.find("format", R"({"type": ["object", "null"]})");
+    if (format == nullptr) return;
+    const Json* type = format->find("type");
+    if (type == nullptr || !(*type == Json("json_schema"))) return void(body.set("response_format", *format));
+    Json schema;
+    for (const Json::Member& member : format->as_object())
+      if (member.first != "type") schema.set(member.first, member.second);
+    body.set("response_format", Json::Object{{"type", "json_schema"}, {"json_schema", std::move(schema)}});
+  });
 }
 
 void read_include(JsonFields& fields, Json& body) {
-  const Json* include = fields.find("include");
+  const Json* include = fields.find("include", R"({"type": ["array", "null"]})");
   if (include == nullptr) return;
   if (!include->is_array()) return fields.wrong("include", "a list", *include);
   for (const Json& what : include->as_array()) {
@@ -142,14 +138,10 @@ void read_include(JsonFields& fields, Json& body) {
 }
 
 void read_reasoning(JsonFields& fields, Json& body) {
-  const Json* reasoning = fields.find("reasoning");
-  if (reasoning == nullptr) return;
-  if (!reasoning->is_object()) return fields.wrong("reasoning", "an object", *reasoning);
-  JsonFields inner(*reasoning);
-  pass_on(inner, "effort", body, "reasoning_effort");
-  for (const std::string_view name : {"summary", "generate_summary"}) inner.refuse(name, "thoughts are told whole");
-  if (const auto failure = inner.finish())
-    fields.problem("reasoning." + failure->param, failure->message, failure->code);
+  fields.object("reasoning", [&body](JsonFields& inner) {
+    inner.pass_on("effort", body, "reasoning_effort");
+    for (const std::string_view name : {"summary", "generate_summary"}) inner.refuse(name, "thoughts are told whole");
+  });
 }
 
 void refuse_others(JsonFields& fields) {
@@ -169,17 +161,18 @@ class ResponsesDialect : public Dialect, private AnswerBlocks::Listener {
   bool is_chat() const noexcept override { return true; }
   std::string_view id_prefix() const noexcept override { return "resp_"; }
 
-  Result<Json> translate(Json given) override {
+  Result<Json> translate(Json given, FieldList* list) override {
     given_ = std::move(given);
-    JsonFields fields(given_);
+    JsonFields fields(given_, list);
     Json body;
     for (const std::string_view same :
          {"model", "temperature", "top_p", "stream", "top_logprobs", "parallel_tool_calls", "metadata", "cache_salt",
           "priority", "seed", "top_k", "min_p", "ignore_eos"})
-      pass_on(fields, same, body);
-    pass_on(fields, "max_output_tokens", body, "max_completion_tokens");
-    if (const Json* options = fields.find("stream_options"); options != nullptr)
-      fields.refuse("stream_options", "answers are not padded", Json(Json::Object{{"include_obfuscation", false}}));
+      fields.pass_on(same, body);
+    fields.pass_on("max_output_tokens", body, "max_completion_tokens");
+    fields.object("stream_options", [](JsonFields& inner) {
+      inner.refuse("include_obfuscation", "answers are not padded", Json(false));
+    });
     Json::Array messages;
     std::string instructions;
     if (fields.text("instructions", &instructions, size_t{1} << 30)) {

@@ -12,6 +12,7 @@
 #include "apps/server/json_fields.h"
 #include "apps/server/page.h"
 #include "apps/server/service_call.h"
+#include "apps/server/small_bodies.h"
 
 namespace coluber::server {
 namespace {
@@ -38,56 +39,11 @@ bool is_plain_id(std::string_view text) {
   });
 }
 
-bool matches(std::string_view pattern, std::string_view path, std::string* argument) {
-  const size_t open = pattern.find('{');
-  if (open == std::string_view::npos) return path == pattern;
-  const size_t close = pattern.find('}');
-  const std::string_view before = pattern.substr(0, open), behind = pattern.substr(close + 1);
-  if (path.size() <= before.size() + behind.size() || !path.starts_with(before) || !path.ends_with(behind))
-    return false;
-  const std::string_view given = path.substr(before.size(), path.size() - before.size() - behind.size());
-  if (pattern[close - 1] != '*' && given.find('/') != std::string_view::npos) return false;
-  *argument = given;
-  return true;
-}
-
 Failure missing_tokenizer() {
   return {ErrorCode::kInvalidArgument, "this model has no tokenizer, so it can neither read nor write text", {}};
 }
 
 }  // namespace
-
-// {name} stands for one segment, {name*} for all that follows.
-const Service::Route Service::kRoutes[] = {
-    {"GET", "/", &Service::get_page, true},
-    {"GET", "/page/{file}", &Service::get_page, true},
-    {"GET", "/health", &Service::get_health, true},
-    {"GET", "/ready", &Service::get_ready, true},
-    {"GET", "/version", &Service::get_version, true},
-    {"GET", "/metrics", &Service::get_metrics, true},
-    {"GET", "/v1/models", &Service::get_models, false},
-    {"GET", "/v1/models/{model*}", &Service::get_model, false},
-    {"POST", "/v1/completions", &Service::post_completions, false},
-    {"POST", "/v1/chat/completions", &Service::post_chat_completions, false},
-    {"POST", "/v1/responses", &Service::post_responses, false},
-    {"GET", "/v1/responses/{id}", &Service::get_response, false},
-    {"DELETE", "/v1/responses/{id}", &Service::delete_response, false},
-    {"POST", "/v1/messages", &Service::post_messages, false},
-    {"POST", "/api/chat", &Service::post_ollama_chat, false},
-    {"POST", "/api/generate", &Service::post_ollama_generate, false},
-    {"GET", "/api/tags", &Service::get_ollama_tags, false},
-    {"GET", "/api/version", &Service::get_version, true},
-    {"POST", "/v1/embeddings", &Service::post_embeddings, false},
-    {"POST", "/v1/sessions", &Service::post_sessions, false},
-    {"GET", "/v1/sessions", &Service::get_sessions, false},
-    {"GET", "/v1/sessions/{id}", &Service::get_session, false},
-    {"DELETE", "/v1/sessions/{id}", &Service::delete_session, false},
-    {"POST", "/v1/sessions/{id}/fork", &Service::fork_session, false},
-    {"POST", "/v1/sessions/{id}/rollback", &Service::roll_session_back, false},
-    {"POST", "/v1/sessions/{id}/save", &Service::save_session, false},
-    {"POST", "/tokenize", &Service::post_tokenize, false},
-    {"POST", "/detokenize", &Service::post_detokenize, false},
-};
 
 Service::Service(ServiceOptions options, std::unique_ptr<Engine> engine, std::unique_ptr<Tokenizer> tokenizer)
     : options_(std::move(options)), tokenizer_(std::move(tokenizer)), created_(std::time(nullptr)) {
@@ -114,6 +70,7 @@ Service::Service(ServiceOptions options, std::unique_ptr<Engine> engine, std::un
                                              [this] { workers_->push([this] { sessions_->enforce_limits(); }); });
   serving_ = std::make_unique<Serving>(
       Serving{*engine_, *http_, *workers_, *metrics_, *sessions_, facts_, tokenizer_.get(), grammars_.get()});
+  openapi_ = openapi().dump();
   http_->on_signal([this](int number) { on_signal(number); });
 }
 
@@ -126,24 +83,6 @@ Service::~Service() {
 }
 
 // ---- before every route ----------------------------------------------------------------------------------------
-
-const Service::Route* Service::find_route(Call& call) {
-  std::string allowed;
-  const std::string_view method = call.request.method == "HEAD" ? "GET" : std::string_view(call.request.method);
-  for (const Route& route : kRoutes) {
-    if (!matches(route.path, call.request.path, &call.argument)) continue;
-    call.route = route.path;
-    if (route.method == method) return &route;
-    allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", route.method);
-  }
-  if (allowed.empty()) {
-    answer_error(call, api_error(404, "there is no such route; docs/api.md lists them", "not_found"));
-  } else {
-    call.headers.emplace_back("Allow", allowed);
-    answer_error(call, api_error(405, fmt::format("this route takes {}", allowed), "method_not_allowed"));
-  }
-  return nullptr;
-}
 
 bool Service::check_key(Call& call) {
   if (options_.api_keys.empty()) return true;
@@ -267,17 +206,6 @@ void Service::answer_with_fields(const std::shared_ptr<Call>& call,
   });
 }
 
-void Service::answer_with_tokenizer(const std::shared_ptr<Call>& call,
-                                    std::function<Result<std::string>(JsonFields& fields)> work) {
-  answer_with_fields(call, [this, work = std::move(work)](JsonFields& fields) -> ApiResult<std::string> {
-    if (tokenizer_ == nullptr) return tl::unexpected(api_error(missing_tokenizer()));
-    check_model(fields, facts_);
-    Result<std::string> made = work(fields);
-    if (!made) return tl::unexpected(api_error(made.error()));
-    return std::move(*made);
-  });
-}
-
 bool Service::take_place(Call& call) {
   if (draining_) {
     answer_error(call, api_error(503, "the server is shutting down", "shutting_down"));
@@ -382,40 +310,29 @@ void Service::get_metrics(const std::shared_ptr<Call>& call) {
 }
 
 void Service::post_tokenize(const std::shared_ptr<Call>& call) {
-  answer_with_tokenizer(call, [this](JsonFields& fields) -> Result<std::string> {
-    const bool is_chat = fields.has("messages");
-    bool special = !is_chat, strings = false;
-    std::string text;
-    fields.boolean("add_special_tokens", &special);
-    fields.boolean("return_token_strs", &strings);
-    if (is_chat) {
-      const Result<std::string> rendered = render_conversation(fields, engine_->engine());
-      if (!rendered) return tl::unexpected(rendered.error());
-      text = *rendered;
-    } else if (!fields.text("prompt", &text, size_t{1} << 30)) {
-      fields.problem("prompt", "'prompt' (a text) or 'messages' is missing");
-    }
-    if (auto failure = fields.finish()) return tl::unexpected(*failure);
-    const Result<std::vector<int32_t>> ids = tokenizer_->encode(text, special);
-    if (!ids) return tl::unexpected(ids.error());
+  answer_with_fields(call, [this](JsonFields& fields) -> ApiResult<std::string> {
+    if (tokenizer_ == nullptr) return tl::unexpected(api_error(missing_tokenizer()));
+    const TokenizeBody body = read_tokenize(fields, facts_, engine_->engine());
+    if (auto failure = fields.finish()) return tl::unexpected(api_error(*failure));
+    const Result<std::vector<int32_t>> ids = tokenizer_->encode(body.text, body.special);
+    if (!ids) return tl::unexpected(api_error(ids.error()));
     Json::Array tokens, texts;
     for (const int32_t id : *ids) tokens.emplace_back(id);
     for (const int32_t id : *ids) texts.emplace_back(tokenizer_->token_bytes(id));
     Json made(Json::Object{{"count", static_cast<int64_t>(ids->size())},
                            {"max_model_len", facts_.max_model_len},
                            {"tokens", std::move(tokens)},
-                           {"token_strs", strings ? Json(std::move(texts)) : Json()}});
+                           {"token_strs", body.wants_strings ? Json(std::move(texts)) : Json()}});
     return made.dump();
   });
 }
 
 void Service::post_detokenize(const std::shared_ptr<Call>& call) {
-  answer_with_tokenizer(call, [this](JsonFields& fields) -> Result<std::string> {
-    std::vector<int32_t> ids;
-    if (!fields.ids("tokens", facts_.vocab_size, &ids))
-      fields.problem("tokens", "'tokens' (a list of token ids) is missing");
-    if (auto failure = fields.finish()) return tl::unexpected(*failure);
-    return Json(Json::Object{{"prompt", tokenizer_->decode(ids, false)}}).dump();
+  answer_with_fields(call, [this](JsonFields& fields) -> ApiResult<std::string> {
+    if (tokenizer_ == nullptr) return tl::unexpected(api_error(missing_tokenizer()));
+    const DetokenizeBody body = read_detokenize(fields, facts_, engine_->engine());
+    if (auto failure = fields.finish()) return tl::unexpected(api_error(*failure));
+    return Json(Json::Object{{"prompt", tokenizer_->decode(body.tokens, false)}}).dump();
   });
 }
 

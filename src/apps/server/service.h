@@ -50,6 +50,9 @@ class Service {
     std::string_view method, path;
     Handler handler;
     bool is_open;  // needs no key
+    std::string_view summary;
+    Json (*body)(const ModelFacts& facts, const Engine& engine) = nullptr;  // its schema; null: there is none
+    std::string_view type = "application/json", stream_type = {};           // of answers
   };
   static const Route kRoutes[];
 
@@ -66,9 +69,10 @@ class Service {
   // The same over the fields of the body, which may be missing.
   void answer_with_fields(const std::shared_ptr<Call>& call,
                           std::function<ApiResult<std::string>(JsonFields& fields)> work);
-  void answer_with_tokenizer(const std::shared_ptr<Call>& call,
-                             std::function<Result<std::string>(JsonFields& fields)> work);
 
+  Json openapi() const;
+  Json described(const Route& route) const;
+  void get_openapi(const std::shared_ptr<Call>& call);
   void get_health(const std::shared_ptr<Call>& call);
   void get_ready(const std::shared_ptr<Call>& call);
   void get_page(const std::shared_ptr<Call>& call);
@@ -120,6 +124,7 @@ class Service {
   int64_t in_flight_ = 0;  // requests that have a place in the queue
   int64_t max_in_flight_ = 0;
   int64_t created_ = 0;
+  std::string openapi_;
   uint64_t next_id_ = 0;
   std::string id_prefix_;
   bool draining_ = false;

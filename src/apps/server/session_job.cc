@@ -17,13 +17,9 @@ SessionJob::SessionJob(Serving& serving, std::shared_ptr<HttpStream> stream, std
                        OnDone on_done)
     : Job(serving, std::move(stream), std::move(headers), std::move(on_done)), owner_(std::move(owner)) {}
 
-Result<SessionJob::Wanted> SessionJob::parse(const std::string& body) const {
-  const Result<Json> json = parse_body(body.empty() ? "{}" : body);
-  if (!json) return tl::unexpected(json.error());
-  const Engine& engine = serving_.engine.engine();
-  JsonFields fields(*json);
+Result<SessionJob::Wanted> SessionJob::read(JsonFields& fields, const ModelFacts& facts, const Engine& engine) {
   Wanted wanted;
-  check_model(fields, serving_.facts);
+  check_model(fields, facts);
   int sources = 0;
   for (const std::string_view name : {"prompt", "messages", "session", "file"}) sources += fields.has(name) ? 1 : 0;
   if (sources > 1)
@@ -36,24 +32,23 @@ Result<SessionJob::Wanted> SessionJob::parse(const std::string& body) const {
                  &wanted.priority);
   std::vector<std::vector<int32_t>> prompts;
   std::string_view source = "prompt";
-  if (fields.has("messages")) {
+  if (fields.has("messages") || fields.is_described()) {
     source = "messages";
     const Result<std::string> text = render_conversation(fields, engine, false);
-    if (!text) return tl::unexpected(text.error());
-    prompts.push_back(engine.encode(*text, false));
-    wanted.opening = *read_messages(fields);
-  } else if (fields.has("prompt")) {
-    read_prompts(fields, "prompt", serving_.facts, engine, &prompts, nullptr);
+    if (text) prompts.push_back(engine.encode(*text, false));
+    if (text) wanted.opening = *read_messages(fields);
+    if (!text) fields.problem(text.error().param, text.error().message, text.error().code);
   }
+  if (fields.has("prompt") || fields.is_described()) read_prompts(fields, "prompt", facts, engine, &prompts, nullptr);
   if (prompts.size() > 1) fields.problem("prompt", "'prompt' must be one text or one list of token ids");
   if (auto failure = fields.finish()) return tl::unexpected(std::move(*failure));
   if (!prompts.empty()) wanted.ids = std::move(prompts.front());
-  if (std::ssize(wanted.ids) >= serving_.facts.max_model_len)
+  if (std::ssize(wanted.ids) >= facts.max_model_len)
     return tl::unexpected(Failure{
         ErrorCode::kContextLength,
         fmt::format(
             "this model's maximum context length is {} tokens and '{}' has {}; there must be room for an answer",
-            serving_.facts.max_model_len, source, wanted.ids.size()),
+            facts.max_model_len, source, wanted.ids.size()),
         std::string(source)});
   return wanted;
 }
@@ -65,7 +60,10 @@ ApiResult<std::shared_ptr<SessionStore::Lease>> SessionJob::make(const Wanted& w
 }
 
 std::optional<ApiError> SessionJob::accept(const std::string& body) {
-  Result<Wanted> wanted = parse(body);
+  const Result<Json> json = parse_body(body.empty() ? "{}" : body);
+  if (!json) return api_error(json.error());
+  JsonFields fields(*json);
+  Result<Wanted> wanted = read(fields, serving_.facts, serving_.engine.engine());
   if (!wanted) return api_error(wanted.error());
   ApiResult<std::shared_ptr<Lease>> made = make(*wanted);
   if (!made) return std::move(made.error());
@@ -80,7 +78,7 @@ std::optional<ApiError> SessionJob::accept(const std::string& body) {
   }
   std::vector<RequestId> ids;
   try {
-    ids = read(*wanted, *made);
+    ids = add_prompt(*wanted, *made);
   } catch (...) {
     serving_.sessions.discard(lease);
     throw;
@@ -91,7 +89,7 @@ std::optional<ApiError> SessionJob::accept(const std::string& body) {
 }
 
 // All but the last token: an answer needs one to go on from.
-std::vector<RequestId> SessionJob::read(const Wanted& wanted, const std::shared_ptr<Lease>& lease) {
+std::vector<RequestId> SessionJob::add_prompt(const Wanted& wanted, const std::shared_ptr<Lease>& lease) {
   Request request;
   request.prompt_ids.assign(wanted.ids.begin(), wanted.ids.end() - 1);
   request.pooling = Pooling::kLast;

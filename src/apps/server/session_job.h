@@ -18,6 +18,10 @@ class SessionJob : public Job {
   // `owner`: whose it is.
   SessionJob(Serving& serving, std::shared_ptr<HttpStream> stream, std::string owner, HttpHeaders headers,
              OnDone on_done);
+  // Asks for every field that a body may have.
+  static void describe(JsonFields& fields, const ModelFacts& facts, const Engine& engine) {
+    (void)read(fields, facts, engine);
+  }
 
  private:
   using Lease = SessionStore::Lease;
@@ -31,9 +35,9 @@ class SessionJob : public Job {
 
   std::optional<ApiError> accept(const std::string& body) override;
   void forget() override {}
-  Result<Wanted> parse(const std::string& body) const;
+  static Result<Wanted> read(JsonFields& fields, const ModelFacts& facts, const Engine& engine);
   ApiResult<std::shared_ptr<Lease>> make(const Wanted& wanted);
-  std::vector<RequestId> read(const Wanted& wanted, const std::shared_ptr<Lease>& lease);
+  std::vector<RequestId> add_prompt(const Wanted& wanted, const std::shared_ptr<Lease>& lease);
   // On the engine's thread: the prompt has been read, or not.
   void ended(Lease& lease, const RequestOutput& output, int32_t last_token);
   void tell(const Json& session);

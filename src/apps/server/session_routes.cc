@@ -5,6 +5,7 @@
 #include "apps/server/service.h"
 #include "apps/server/service_call.h"
 #include "apps/server/session_job.h"
+#include "apps/server/small_bodies.h"
 #include "cache/state_tag.h"
 
 namespace coluber::server {
@@ -70,9 +71,7 @@ void Service::fork_session(const std::shared_ptr<Call>& call) {
 
 void Service::roll_session_back(const std::shared_ptr<Call>& call) {
   answer_with_fields(call, [this, call](JsonFields& fields) -> ApiResult<std::string> {
-    int64_t tokens = 0;
-    if (!fields.integer("tokens", 1, facts_.max_model_len, &tokens))
-      fields.problem("tokens", "'tokens' is missing: how many of its tokens the session shall keep");
+    const int64_t tokens = read_rollback(fields, facts_, engine_->engine()).tokens;
     if (auto failure = fields.finish()) return tl::unexpected(api_error(*failure));
     const SessionStore::LeaseResult lease = sessions_->lend(owner_of(*call), call->argument);
     if (!lease) return tl::unexpected(lease.error());
@@ -82,12 +81,11 @@ void Service::roll_session_back(const std::shared_ptr<Call>& call) {
 
 void Service::save_session(const std::shared_ptr<Call>& call) {
   answer_with_fields(call, [this, call](JsonFields& fields) -> ApiResult<std::string> {
-    std::string file;
-    if (!fields.text("file", &file, 256)) file = call->argument;
+    const SaveBody body = read_save(fields, facts_, engine_->engine());
     if (auto failure = fields.finish()) return tl::unexpected(api_error(*failure));
     const SessionStore::LeaseResult lease = sessions_->lend(owner_of(*call), call->argument);
     if (!lease) return tl::unexpected(lease.error());
-    return text_of(sessions_->save(**lease, file));
+    return text_of(sessions_->save(**lease, body.has_file ? body.file : call->argument));
   });
 }
 

@@ -27,6 +27,12 @@ ApiError no_folder() {
                            "file"});
 }
 
+ApiError no_name() {
+  return api_error(Failure{ErrorCode::kInvalidArgument,
+                           "'file' must be 1 to 64 letters, digits, '-', '_' and '.', and must not begin with '.'",
+                           "file"});
+}
+
 // Paths are the operator's business.
 ApiError without_path(const Error& error, const std::string& path, const std::string& called) {
   std::string message = error.what();
@@ -223,7 +229,8 @@ SessionStore::LeaseResult SessionStore::fork(const std::string& owner, const std
 
 SessionStore::LeaseResult SessionStore::load(const std::string& owner, const std::string& name) {
   if (!files_.is_there()) return tl::unexpected(no_folder());
-  const std::string path = is_plain_name(name) ? files_.find_saved(owner, name) : std::string();
+  if (!is_plain_name(name)) return tl::unexpected(no_name());
+  const std::string path = files_.find_saved(owner, name);
   if (path.empty())
     return tl::unexpected(api_error(Failure{ErrorCode::kNotFound, "no session was saved under this name", "file"}));
   LeaseResult made = create(owner, SessionKind::kSession);
@@ -285,10 +292,7 @@ ApiResult<Json> SessionStore::roll_back(Lease& lease, int64_t num_tokens) {
 
 ApiResult<Json> SessionStore::save(Lease& lease, const std::string& name) {
   if (!files_.is_there()) return tl::unexpected(no_folder());
-  if (!is_plain_name(name))
-    return tl::unexpected(api_error(
-        Failure{ErrorCode::kInvalidArgument,
-                "'file' must be 1 to 64 letters, digits, '-', '_' and '.', and must not begin with '.'", "file"}));
+  if (!is_plain_name(name)) return tl::unexpected(no_name());
   const Entry& entry = *lease.entry_;
   const std::string path = files_.saved_path(entry.owner, name);
   try {
