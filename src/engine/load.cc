@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/block_type.h"
+#include "base/cpu_features.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -120,6 +121,14 @@ void tell_of_idle_options(const EngineOptions& options, MambaCacheMode mode) {
       log_warn("{} changes nothing with mamba_cache_mode {}: it is about the blocks of modes all and align", name,
                mamba_cache_mode_name(mode));
   }
+}
+
+// Reference kernels keep states in double precision between the tokens of a step.
+void tell_of_reference_kernels(const EngineOptions& options) {
+  if (options.deterministic && active_isa() == Isa::kRef)
+    log_warn(
+        "deterministic: without AVX2 the reference kernels run, whose last bits depend on how a prompt is cut into "
+        "steps");
 }
 
 // The engine's pools keep checkpoints apart from running states: layers and builders see one state a sequence, whatever
@@ -337,6 +346,7 @@ void unify_cache_pages(const EngineConfig& layers, const EngineOptions& options,
 
 LoadedModel load_model(const EngineOptions& options) {
   refuse_what_cannot_run(options);
+  tell_of_reference_kernels(options);
   const ModelFolder folder = resolve_model(options.model);
   LoadedModel loaded = open_folder(options, folder);
   keep_checkpoints_apart(options, loaded.config->cache);
@@ -353,6 +363,7 @@ LoadedModel load_model(const EngineOptions& options) {
 
 LoadedModel load_model(const EngineOptions& options, std::string config_json, std::unique_ptr<WeightSource> weights) {
   refuse_what_cannot_run(options);
+  tell_of_reference_kernels(options);
   LoadedModel loaded;
   loaded.config = make_engine_config(options);
   keep_checkpoints_apart(options, loaded.config->cache);
