@@ -70,13 +70,14 @@ export class Api {
     return (await this.fetch("GET", path)).text();
   }
 
-  // The events of a stream, parsed. Throws where one is an error.
+  // The events of a stream, parsed, with the time at which each came. Throws where one is an error.
   async *stream(path, body, signal) {
     const answer = await this.fetch("POST", path, body, signal);
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let left = "";
     for (;;) {
       const { done, value } = await reader.read();
+      const at = performance.now();
       if (done) throw new ApiError(0, { error: { message: "the connection ended in the middle of the answer" } });
       const events = (left + value).split("\n\n");
       left = events.pop();
@@ -86,7 +87,7 @@ export class Api {
         if (data === "[DONE]") return;
         const json = JSON.parse(data);
         if (json.error) throw new ApiError(json.error.code === "timeout" ? 504 : 500, json);
-        yield json;
+        yield { event: json, at };
       }
     }
   }

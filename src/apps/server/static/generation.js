@@ -2,6 +2,7 @@
 // Has the server write a node of the tree: makes the request, reads the stream into the node, tells of each change.
 import { messageOf } from "./conversation.js";
 
+const SHORTEST_MS = 30;  // over which a rate says something
 const TEXT_TOKENS = 200;  // a text goes on by so many where nothing else is asked for
 
 export class Generation {
@@ -91,8 +92,7 @@ export class Generation {
     const body = { ...request, stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } };
     const begun = performance.now();
     let first = 0, firstTokens = 0;
-    for await (const event of this.api.stream(path, body, signal)) {
-      const now = performance.now();
+    for await (const { event, at } of this.api.stream(path, body, signal)) {
       const choice = event.choices?.[0];
       if (choice) this.take(node, choice);
       if (event.usage) node.usage = event.usage;
@@ -100,12 +100,12 @@ export class Generation {
       if (event.coluber?.session) node.sessionTokens = event.coluber.session.tokens;
       const written = event.usage?.completion_tokens ?? 0;
       if (written > 0 && first === 0) {
-        first = now;
-        firstTokens = written;
-        node.firstMs = now - begun;
-      } else if (choice && written > firstTokens && now > first) {
-        node.rate = (1000 * (written - firstTokens)) / (now - first);
+        first = at;
+        node.firstMs = at - begun;
       }
+      // Tokens that came together with the first one took no time that could be seen.
+      if (at === first) firstTokens = written;
+      else if (choice && at - first >= SHORTEST_MS) node.rate = (1000 * (written - firstTokens)) / (at - first);
       onChange();
     }
   }
