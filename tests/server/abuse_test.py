@@ -98,7 +98,8 @@ class Abuse(unittest.TestCase):
                   b'{"prompt":"a","stop":[' + b'"x",' * 100000 + b'"x"]}', b'{"prompt":[' + b"1," * 3000000 + b"1]}",
                   b'{"prompt":[' + b'"x",' * 100000 + b'"x"]}', b'{"prompt":"a","logit_bias":{' + b",".join(b'"%d":101' % i for i in range(5000)) + b"}}"]
         for body in bodies:
-            for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+            for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/v1/responses", "/v1/messages", "/api/chat",
+                         "/api/generate", "/v1/embeddings", "/v1/sessions/none/rollback"):
                 with self.subTest(body=body[:40], path=path):
                     status, _, data = self.server.request("POST", path, body)
                     self.assertIn(status, (400, 404), data[:200])
@@ -113,6 +114,82 @@ class Abuse(unittest.TestCase):
             status, answer = self.server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1,
                                                                        "chat_template_kwargs": kwargs})
             self.assertIn(status, (200, 400), answer)
+
+    def test_bodies_of_sessions_are_checked_too(self):
+        for body in (b"[]", b'{"prompt":', b'{"messages":[' + b"[" * 5000 + b"]" * 5000 + b"]}", b'{"file":"../../etc/passwd"}', b'{"session":"\xff"}',
+                     b'{"session":"' + b"x" * 100000 + b'"}', b'{"prompt":[' + b"1," * 10000 + b"1]}", b'{"file":1e999}'):
+            with self.subTest(body=body[:40]):
+                status, _, data = self.server.request("POST", "/v1/sessions", body)
+                self.assertIn(status, (400, 404), data[:200])
+        for path in ("/v1/sessions/", "/v1/sessions/..", "/v1/sessions/%2e%2e/save", "/v1/sessions/a/b/c", "/v1/sessions//fork", "/v1/sessions/" + "x" * 9000):
+            with self.subTest(path=path[:40]):
+                self.assertIn(self.server.request("POST", path, b"{}")[0], (404, 405))
+
+    def test_readers_of_a_byte_now_and_then_hurt_nobody(self):
+        peers = []
+        for _ in range(4):
+            peer = self.server.connect()
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.sendall(completion_bytes(max_tokens=1500, ignore_eos=True, stream=True, logprobs=5))
+            peers.append(peer)
+        for _ in range(10):
+            for peer in peers:
+                peer.settimeout(1)
+                try:
+                    peer.recv(1)
+                except OSError:
+                    pass
+            self.assertEqual(self.server.post("/v1/completions", PROMPT)[1]["choices"][0]["text"], self.expected)
+        for peer in peers:
+            peer.close()
+
+    def test_a_pile_of_requests_in_one_write_is_answered_in_order(self):
+        requests = []
+        for i in range(200):
+            requests.append(completion_bytes(max_tokens=1) if i % 10 == 0 else http_bytes("GET", "/health", b"", f"X-Request-Id: n{i}"))
+        requests.append(http_bytes("GET", "/version", b"", "Connection: close"))
+        answer = self.answer_to(b"".join(requests))
+        self.assertEqual(answer.count(b"HTTP/1.1 200"), 201)
+        places = [answer.index(b"X-Request-Id: n%d\r\n" % i) for i in range(200) if i % 10]
+        self.assertEqual(places, sorted(places))
+
+    def test_everybody_at_once_at_the_same_sessions(self):
+        dice = random.Random(SEED)
+        sessions = [self.server.post("/v1/sessions", {"prompt": "A river"})[1]["id"] for _ in range(3)]
+        wrong = []
+
+        def one(_):
+            for _ in range(15):
+                session, way = dice.choice(sessions), dice.randrange(7)
+                path = f"/v1/sessions/{session}"
+                if way == 0:
+                    status, answer = self.server.post("/v1/completions", {"session_id": session, "prompt": " on", "max_tokens": 3})
+                elif way == 1:
+                    status, answer = self.server.post(path + "/rollback", {"tokens": 2})
+                elif way == 2:
+                    status, answer = self.server.post(path + "/fork", {})
+                    if status == 200:
+                        sessions.append(answer["id"])
+                elif way == 3:
+                    status, answer = self.server.get(path)
+                elif way == 4 and dice.random() < 0.3:
+                    status, _, answer = self.server.request("DELETE", path)
+                elif way == 5:
+                    with self.server.connect() as peer:
+                        peer.sendall(completion_bytes(session_id=session, prompt=" on", max_tokens=100, stream=True))
+                    continue
+                else:
+                    status, answer = self.server.get("/v1/sessions")
+                if status not in (200, 404, 409):
+                    wrong.append((way, status, answer))
+
+        with self.subTest(seed=SEED):
+            in_threads(8, one)
+            self.assertEqual(wrong, [])
+        self.server.wait_until_idle(20)
+        for session in set(sessions):
+            self.assertIn(self.server.request("DELETE", f"/v1/sessions/{session}")[0], (200, 404))
+        self.assertEqual(self.server.get("/v1/sessions")[1]["data"], [])
 
     def test_readers_that_do_not_read_are_cut(self):
         before = self.server.metric("coluber:http_timeouts_total")

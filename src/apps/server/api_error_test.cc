@@ -67,5 +67,44 @@ TEST(JsonFields, WhatIsNotSupportedPassesOnlyWhereItChangesNothing) {
   EXPECT_EQ(failure->code, ErrorCode::kUnsupported);
 }
 
+TEST(JsonFields, AReaderOfAnEmptyObjectTellsWhatItWouldTake) {
+  const Json empty(Json::Object{});
+  FieldList list;
+  JsonFields fields(empty, &list);
+  Json body;
+  int64_t n = 0;
+  std::string text;
+  fields.integer("n", 1, 5, &n);
+  fields.choice("kind", {"a", "b"}, &text);
+  fields.refuse("store", "nothing is kept", Json(false));
+  fields.note("user");
+  fields.object("options", [&body](JsonFields& inner) { inner.pass_on("heat", body, "temperature"); });
+  FieldList passed;
+  JsonFields other(empty, &passed);
+  double heat = 0.0;
+  other.number("temperature", 0, 2, &heat);
+  EXPECT_EQ(list.schema(&passed).dump(),
+            R"({"type":"object","properties":{"n":{"type":["integer","null"],"minimum":1,"maximum":5},)"
+            R"("kind":{"enum":["a","b",null]},)"
+            R"("store":{"enum":[false,null],"description":"not supported: nothing is kept"},)"
+            R"("user":{"description":"taken; changes nothing"},)"
+            R"("options":{"type":["object","null"],"properties":{"heat":{"type":["number","null"],"minimum":0.0,)"
+            R"("maximum":2.0}},"additionalProperties":false}},"additionalProperties":false})");
+}
+
+TEST(JsonFields, FieldsOfAnInnerObjectAreToldWithItsName) {
+  for (const auto& [text, param] :
+       {std::pair{R"({"options": {"hot": 1}})", "options.hot"},
+        std::pair{R"({"options": {"heat": "x"}})", "options.heat"}, std::pair{R"({"options": 3})", "options"}}) {
+    const Json json = object(text);
+    JsonFields fields(json);
+    double heat = 0.0;
+    fields.object("options", [&heat](JsonFields& inner) { inner.number("heat", 0, 2, &heat); });
+    const auto failure = fields.finish();
+    ASSERT_TRUE(failure) << text;
+    EXPECT_EQ(failure->param, param);
+  }
+}
+
 }  // namespace
 }  // namespace coluber::server
