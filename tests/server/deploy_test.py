@@ -76,10 +76,19 @@ class Files(unittest.TestCase):
             self.assertTrue(owners & (BASE | set(image.split())),
                             f"{library} is in the package {sorted(owners)}, which deploy/Dockerfile does not install")
 
-    def test_the_image_is_made_of_files_that_exist(self):
-        for line in (DEPLOY / "Dockerfile.dockerignore").read_text().split():
-            if line.startswith("!"):
-                self.assertTrue((ROOT / line[1:]).exists(), line)
+    @unittest.skipUnless(shutil.which("cmake") and shutil.which("ninja"), "needs cmake and ninja")
+    def test_what_the_image_is_built_of_is_enough_to_configure(self):
+        configure = re.search(r"RUN (cmake --preset \w+ -B) /build", (DEPLOY / "Dockerfile").read_text())[1]
+        with tempfile.TemporaryDirectory() as folder:
+            for line in (DEPLOY / "Dockerfile.dockerignore").read_text().split():
+                if not line.startswith("!"):
+                    continue
+                source, target = ROOT / line[1:], Path(folder) / "context" / line[1:]
+                target.parent.mkdir(exist_ok=True)
+                (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+            done = subprocess.run([*configure.split(), f"{folder}/build"], cwd=f"{folder}/context", stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
+            self.assertEqual(done.returncode, 0, done.stdout)
 
     @unittest.skipIf(yaml is None, "PyYAML is not installed; tools/setup.sh test puts it into ~/.cache/coluber/test-venv")
     def test_configurations_are_whole_and_point_at_each_other(self):

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from harness import ROOT, Server
+from harness import ROOT, SECONDS, Server
 
 try:
     from playwright.sync_api import expect, sync_playwright
@@ -75,6 +75,7 @@ class Page(unittest.TestCase):
     def setUpClass(cls):
         cls.server = Server("--served-model-name", "tiny", "--max-num-seqs", 4)
         cls.playwright = sync_playwright().start()
+        expect.set_options(timeout=1000 * SECONDS)
         cls.browser = cls.playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
     @classmethod
@@ -94,7 +95,7 @@ class Page(unittest.TestCase):
 
     def open(self, address=None, ready=True, **context):
         page = self.browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **context}).new_page()
-        page.set_default_timeout(15000)
+        page.set_default_timeout(1000 * SECONDS)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("console", lambda line: self.problems.append(line.text) if line.type == "error" else None)
         page.goto(address or self.server.address)
@@ -193,6 +194,28 @@ class Page(unittest.TestCase):
         self.assertEqual([link.get_attribute("href") for link in body.locator("a").all()],
                          ["https://example.org/x", "https://example.org/p.png"])
 
+    def test_markdown_that_grows_is_what_it_is_at_once_and_hostile_text_ends_soon(self):
+        found = self.page.evaluate("""async ([text, hostile]) => {
+          const { Markdown } = await import(new URL("page/markdown.js", location.href));
+          const [growing, slow, html] = [document.createElement("div"), [], (e) => e.outerHTML];
+          const grown = new Markdown(growing);
+          for (let n = 0; n <= text.length; ++n) {
+            grown.show(text.slice(0, n));
+            const whole = document.createElement("div");
+            new Markdown(whole).show(text.slice(0, n));
+            if (html(whole) !== html(growing)) return `other after ${n} characters`;
+          }
+          for (const piece of hostile) {
+            const begin = performance.now();
+            new Markdown(document.createElement("div")).show(piece.repeat(Math.ceil(30000 / piece.length)));
+            if (performance.now() - begin > 3000) slow.push(piece);
+          }
+          return slow.join();
+        }""", ["# A\n\ntext *b* **c\nd** `e`\n- x\n  - y\n\n  z\n1. one\n\n| a | b |\n|---|---|\n| 1 | `2` |\n\n> q\n> - r\n\n```js\nlet a = '`';\n```\nend "
+               "[l](https://example.org) ~~s~~\n***\n", ["*", "**", "_a", "`", "``a", "[", "[a](", "![a](b", "> ", "- ", "  - a\n", "> - ", "|", "| a |\n|-|\n", "~~a",
+                                                      "```\n", "# #", "<b>", "\\", "https://", "1. ", "a **b ", "* * ", "\n\n", "'\"`//"]])
+        self.assertEqual(found, "")
+
     def test_reasoning_and_calls_of_tools_are_shown_and_results_sent_back(self):
         call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "weather", "arguments": ""}}
         self.answered_with(events(
@@ -265,6 +288,30 @@ class Page(unittest.TestCase):
         log = self.page.get_by_role("log", name="Conversation")
         self.assertEqual((log.get_attribute("aria-live"), log.get_attribute("aria-busy")), ("polite", "false"))
         expect(self.page.locator("#announcer")).to_contain_text("complete")
+
+    def test_turns_that_stay_are_not_read_out_again(self):
+        self.limit(8)
+        self.ask("Hello", 1)
+        self.page.evaluate("""() => {
+          window.added = [];
+          new MutationObserver((changes) => changes.forEach((change) => change.addedNodes.forEach((node) =>
+            node.nodeType === 1 && !node.closest('[aria-live="off"]') && window.added.push(node.closest("article")?.dataset.node))))
+            .observe(document.getElementById("log"), { childList: true, subtree: true });
+        }""")
+        self.ask("And then?", 2)
+        ids = [turn.get_attribute("data-node") for turn in self.page.locator(".turn").all()]
+        added = set(self.page.evaluate("() => window.added"))
+        self.assertEqual(added & set(ids[:2]), set())
+        self.assertLessEqual(set(ids[2:]), added)
+
+    def test_an_edit_is_not_lost_while_an_answer_comes(self):
+        page = self.page
+        self.limit(8)
+        self.ask("Hello", 1)
+        page.locator(".turn.user").get_by_role("button", name="Edit").click()
+        page.get_by_label("The edited turn").fill("Hello, you")
+        self.ask("And then?", 2)
+        expect(page.get_by_label("The edited turn")).to_have_value("Hello, you")
 
     def test_text_can_be_read_in_both_schemes_and_at_a_telephones_width(self):
         self.answered_with(events({"content": "Some `code`, a [link](https://example.org) and\n\n```py\nx = 'a' # b\n```"},

@@ -61,7 +61,7 @@ export class CacheView {
   constructor(node, readPrompt) {
     this.node = node;
     this.readPrompt = readPrompt;
-    this.element = h("div", { class: "cache", role: "group", "aria-label": "What the cache did" });
+    this.element = h("div", { class: "cache", role: "group", "aria-live": "off", "aria-label": "What the cache did" });
     this.details = h("div", { class: "tokens", hidden: true });
     this.update();
   }

@@ -22,7 +22,7 @@ export class ChatView {
       else this.ask();
     });
     this.actions = {
-      edit: (node, text) => this.answer(this.conversation.add(node.parent, "user", text)),
+      edit: (node, text) => this.askInstead(node, text),
       again: (node) => this.answer(node.parent),
       choose: (node) => this.choose(node),
       compare: (parent) => this.compare(parent),
@@ -53,14 +53,27 @@ export class ChatView {
     this.answer(this.conversation.add(leaf, "user", text));
   }
 
+  // False where it has to wait.
+  askInstead(node, text) {
+    if (this.isBusy()) return false;
+    this.answer(this.conversation.add(node.parent, "user", text));
+    return true;
+  }
+
+  isBusy() {
+    if (this.page.generation.isRunning) announce("Wait for the answer, or stop it with Escape");
+    return this.page.generation.isRunning;
+  }
+
   answerCalls(node, results) {
+    if (this.isBusy()) return;
     let last = node;
     node.calls.forEach((call, i) => (last = this.conversation.add(last, "tool", results[i], { callId: call.id })));
     this.answer(last);
   }
 
   async answer(parent) {
-    if (this.page.generation.isRunning) return announce("Wait for the answer, or stop it with Escape");
+    if (this.isBusy()) return;
     const node = this.conversation.add(parent, "assistant", "", { state: "running" });
     this.conversation.show(node);
     this.draw();
@@ -123,13 +136,16 @@ export class ChatView {
     this.draw();
   }
 
+  // Turns that stay are the same elements as before: whoever hears the page hears only what is new.
   draw() {
-    this.views.clear();
+    this.before = this.views;
+    this.views = new Map();
     const empty = this.conversation.root.children.length === 0;
     $("welcome").hidden = !empty;
     const turns = [];
     this.drawBelow(this.conversation.root, turns);
-    this.log.replaceChildren(...turns);
+    turns.forEach((turn, i) => this.log.children[i] === turn || this.log.insertBefore(turn, this.log.children[i] ?? null));
+    while (this.log.children.length > turns.length) this.log.lastChild.remove();
     this.log.classList.toggle("wide", this.log.querySelector(".columns") !== null);
     this.page.changed();
   }
@@ -150,8 +166,10 @@ export class ChatView {
   }
 
   turn(node) {
-    const view = new TurnView(node, this.actions);
+    const known = this.before.get(node.id);
+    const view = known?.node === node ? known : new TurnView(node, this.actions);
     this.views.set(node.id, view);
+    if (view === known) view.update();
     return view.element;
   }
 

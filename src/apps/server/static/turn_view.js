@@ -27,7 +27,7 @@ export class TurnView {
     this.thinking = h("details", { class: "thought", hidden: true }, h("summary", {}, "Reasoning"), this.thought);
     this.thoughtMarkdown = new Markdown(this.thought);
     this.calls = h("div", { class: "calls" });
-    this.bar = h("div", { class: "bar" });
+    this.bar = h("div", { class: "bar", "aria-live": "off" });
     const isAnswer = node.role === "assistant";
     this.cache = isAnswer ? new CacheView(node, () => actions.readPrompt(node)) : null;
     this.element = h("article", { class: `turn ${node.role}`, "data-node": node.id, tabindex: "-1", "aria-label": NAMES[node.role] },
@@ -37,6 +37,7 @@ export class TurnView {
 
   update() {
     const { node } = this;
+    if (this.editing) return;
     this.element.classList.toggle("running", node.state === "running");
     if (node.role === "assistant") this.markdown.show(node.content);
     else this.body.textContent = node.content;
@@ -71,11 +72,14 @@ export class TurnView {
 
   showCalls() {
     const calls = this.node.calls || [];
+    const unanswered = calls.length > 0 && this.node.state !== "running" && this.node.children.length === 0;
+    const shown = JSON.stringify([calls, unanswered]);
+    if (shown === this.shownCalls) return;
+    this.shownCalls = shown;
     this.calls.replaceChildren(...calls.map((call) =>
       h("section", { class: "call", "aria-label": `Call of ${call.function.name}` },
         h("h3", {}, h("span", { class: "call-mark", "aria-hidden": "true" }, "ƒ"), call.function.name),
         h("pre", { tabindex: "0" }, h("code", {}, prettyJson(call.function.arguments))))));
-    const unanswered = calls.length > 0 && this.node.state !== "running" && this.node.children.length === 0;
     if (unanswered) this.calls.append(this.resultForm(calls));
   }
 
@@ -94,7 +98,7 @@ export class TurnView {
     if (state === "failed") lines.push(h("p", { class: "failed", role: "alert" }, error));
     if (state === "stopped") lines.push(h("p", { class: "note" }, "Stopped."));
     if (state === "done" && ENDS[finish]) lines.push(h("p", { class: "note" }, ENDS[finish]));
-    this.extra.replaceChildren(...lines);
+    if (lines.map((line) => line.textContent).join("") !== this.extra.textContent) this.extra.replaceChildren(...lines);
   }
 
   showBar() {
@@ -122,8 +126,15 @@ export class TurnView {
 
   edit() {
     const field = h("textarea", { class: "edit", "aria-label": "The edited turn", value: this.node.content, rows: "3" });
-    const done = () => this.update();
-    const send = () => field.value.trim() && this.actions.edit(this.node, field.value);
+    this.editing = true;
+    const done = () => {
+      this.editing = false;
+      this.update();
+    };
+    const send = () => {
+      if (field.value.trim() === "" || !this.actions.edit(this.node, field.value)) return;
+      done();
+    };
     field.addEventListener("keydown", (event) => {
       if (event.key === "Escape") event.stopPropagation(), done();
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) event.preventDefault(), send();
