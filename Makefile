@@ -11,6 +11,8 @@
 #   make fuzz           every libFuzzer target for FUZZ_SECONDS seconds
 #   make soak           random traffic over the engine for SOAK_SECONDS seconds
 #   make soak-server    the same over the server
+#   make gpu-bundle     the programs that a machine with a GPU needs to test and time the CUDA kernels, in build-cuda/gpu-bundle.tar.xz
+#   make test-gpu       that bundle's tests on this machine's GPU; without one it says so
 #   make conformance    the contract's rules over CASES
 PREFIX ?= /usr/local
 BUILD ?= build
@@ -20,9 +22,10 @@ SEED ?= 1
 CASES ?= ../shared/cases
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 3600
+GPU_BUNDLE ?= build-cuda/gpu-bundle.tar.xz
 CLI = $(BUILD)/coluber
 
-.PHONY: build run test bench install format lint test-sanitize fuzz soak soak-server conformance setup setup-dev clean
+.PHONY: build run test bench install format lint test-sanitize fuzz soak soak-server conformance gpu-bundle test-gpu setup setup-dev clean
 
 $(BUILD)/.setup: tools/setup.sh
 	@mkdir -p $(BUILD)
@@ -88,6 +91,15 @@ soak: $(BUILD)/.setup-test
 
 soak-server: build
 	@COLUBER=$(BUILD)/coluber COLUBER_SOAK_SECONDS=$(SOAK_SECONDS) python3 -B tests/server/soak.py
+
+gpu-bundle: $(BUILD)/.setup-test
+	@cmake --preset cuda >$(BUILD)/configure-cuda.log 2>&1 || { cat $(BUILD)/configure-cuda.log; exit 1; }
+	@cmake --build build-cuda -j $(JOBS) --target coluber_cuda kernels_tests tensor_tests coluber_bench_ops
+	@tools/gpu_bundle.sh build-cuda build-cuda/gpu-bundle
+
+# Needs the bundle alone, so that it runs where nothing can be installed.
+test-gpu:
+	@tools/test_gpu.sh $(GPU_BUNDLE)
 
 conformance: build
 	@$(BUILD)/coluber-conformance $(CASES)

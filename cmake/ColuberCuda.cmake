@@ -17,6 +17,10 @@ enable_language(CUDA)
 # CMake 3.25 emits nothing for CMAKE_CUDA_STANDARD 20.
 string(APPEND CMAKE_CUDA_FLAGS " -std=c++20 --expt-relaxed-constexpr")
 
+# Programs look for libraries beside themselves, so that they can be carried to a machine without these packages.
+set(CMAKE_BUILD_RPATH "$ORIGIN")
+add_link_options(LINKER:--disable-new-dtags)
+
 # The runtime is linked in: the library needs the driver alone, and finds that while the program runs.
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 file(GLOB_RECURSE COLUBER_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*_cuda.cu)

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/state_slots.h"
 #include "tensor/cuda_device.h"
 
 namespace coluber::bench_ops {
@@ -34,6 +35,20 @@ class DeviceArray {
   std::byte* data_;
 };
 
+// So many states that launches in turn never find one in the second-level cache, a batch of shuffled slots a launch;
+// never those of the launch before.
+class RotatingStates {
+ public:
+  RotatingStates(CudaDevice& device, int64_t batch, int64_t slot_bytes, DType state);
+  StateSlots slots(int64_t launch) const;
+  int64_t launches() const noexcept;  // that a graph should hold
+
+ private:
+  int64_t batch_, slot_bytes_, num_slots_, sets_;
+  DType state_;
+  DeviceArray states_, indices_;
+};
+
 struct Timing {
   double us = 0;  // of one launch, the median replay
   double least_us = 0;
@@ -52,6 +67,13 @@ struct Row {
   Timing timing;
   double useful_bytes = 0;  // state, inputs and outputs once each
   double useful_flops = 0;
+};
+
+// What the command line says of a case.
+struct Case {
+  int64_t batch = 256;
+  DType state = DType::kFloat32;
+  bool overlap = true;  // a launch reads its states while the one before it still runs
 };
 
 }  // namespace coluber::bench_ops

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/bench_ops/device_bench.h"
+#include "apps/bench_ops/recurrent_decode.h"
 #include "apps/bench_ops/ssd_decode.h"
 #include "apps/cli/arguments.h"
 #include "base/json_writer.h"
@@ -18,19 +19,23 @@ namespace coluber::bench_ops {
 namespace {
 
 struct Options {
-  std::string operation = "ssd_decode", shape = "nemotron_h", state = "float32", device = "cuda:0";
+  std::string operation = "ssd_decode", shape, state = "float32", device = "cuda:0";
   int64_t batch = 256;
-  bool all = false, json = false;
+  bool all = false, json = false, serial = false;
 };
 
 bool parse(int argc, char** argv, Options& o) {
   cli::Arguments arguments("coluber-bench-ops", "Times single operations on a CUDA device.");
-  arguments.choice("--op", &o.operation, {"ssd_decode"}, "the operation");
-  arguments.choice("--shape", &o.shape, {"nemotron_h", "falcon_h1"}, "sizes of a published model");
+  arguments.choice("--op", &o.operation,
+                   {"ssd_decode", "gdn_decode", "kda_decode", "lightning_decode", "mamba1_decode", "rwkv7_decode"},
+                   "the operation");
+  arguments.choice("--shape", &o.shape, {"nemotron_h", "falcon_h1"},
+                   "sizes of a published model (ssd_decode has two; default: all that the operation has)");
   arguments.choice("--state", &o.state, {"float32", "bfloat16", "float16", "int16", "int8"}, "type of the states");
   arguments.integer("--batch", &o.batch, {1, 65535}, "sequences in a step");
   arguments.text("--device", &o.device, "cuda:N", "where to run");
-  arguments.flag("--all", &o.all, "every shape, type and batch 1, 8, 64, 256");
+  arguments.flag("--serial", &o.serial, "each launch waits for the one before instead of reading its states meanwhile");
+  arguments.flag("--all", &o.all, "every operation and shape, batches 1, 8, 64, 256; ssd_decode with every type");
   arguments.flag("--json", &o.json, "one JSON object instead of a table");
   arguments.example("coluber-bench-ops --op ssd_decode --shape nemotron_h --batch 256 --state bfloat16", "one case");
   arguments.example("coluber-bench-ops --all --json", "everything, for a script");
@@ -43,26 +48,35 @@ int32_t ordinal_of(const std::string& device) {
   throw Error(ErrorCode::kInvalidArgument, "--device must be cuda or cuda:N, found '" + device + "'");
 }
 
+std::vector<int64_t> batches_of(const Options& o) {
+  return o.all ? std::vector<int64_t>{256, 64, 8, 1} : std::vector<int64_t>{o.batch};
+}
+
 std::vector<Row> run(CudaDevice& device, const Options& o) {
   std::vector<Row> rows;
   for (const SsdShape& shape : kSsdShapes) {
-    if (!o.all && o.shape != shape.name) continue;
+    if (!o.all && (o.operation != "ssd_decode" || (!o.shape.empty() && o.shape != shape.name))) continue;
     for (const char* state : {"float32", "bfloat16", "float16", "int16", "int8"}) {
       if (!o.all && o.state != state) continue;
-      for (int64_t batch : o.all ? std::vector<int64_t>{256, 64, 8, 1} : std::vector<int64_t>{o.batch})
-        rows.push_back(bench_ssd_decode(device, shape, batch, *parse_dtype(state)));
+      for (int64_t batch : batches_of(o))
+        rows.push_back(bench_ssd_decode(device, shape, {batch, *parse_dtype(state), !o.serial}));
     }
+  }
+  for (const DecodeCase& decode : recurrent_decode_cases()) {
+    if (!o.all && o.operation != decode.operation) continue;
+    for (int64_t batch : batches_of(o))
+      rows.push_back(decode.run(device, {batch, *parse_dtype(o.all ? "float32" : o.state), !o.serial}));
   }
   return rows;
 }
 
 void print_table(const CudaDevice& device, double copy, const std::vector<Row>& rows) {
   fmt::print("{}: copies {:.0f} GB/s (read and written)\n\n", device.info().name, copy / 1e9);
-  fmt::print("{:<12} {:<12} {:<9} {:>6} {:>10} {:>17} {:>8} {:>8}\n", "operation", "shape", "state", "batch", "us",
+  fmt::print("{:<16} {:<12} {:<9} {:>6} {:>10} {:>17} {:>8} {:>8}\n", "operation", "shape", "state", "batch", "us",
              "least to most", "GB/s", "of copy");
   for (const Row& row : rows) {
     const double rate = row.useful_bytes / row.timing.us * 1e6;
-    fmt::print("{:<12} {:<12} {:<9} {:>6} {:>10.2f} {:>8.2f} {:>8.2f} {:>8.0f} {:>7.1f}%\n", row.operation, row.shape,
+    fmt::print("{:<16} {:<12} {:<9} {:>6} {:>10.2f} {:>8.2f} {:>8.2f} {:>8.0f} {:>7.1f}%\n", row.operation, row.shape,
                row.state, row.batch, row.timing.us, row.timing.least_us, row.timing.most_us, rate / 1e9,
                100 * rate / copy);
   }

@@ -14,6 +14,6 @@ struct SsdShape {
 };
 inline constexpr SsdShape kSsdShapes[] = {{"nemotron_h", 128, 64, 128, 8}, {"falcon_h1", 24, 128, 256, 1}};
 
-Row bench_ssd_decode(CudaDevice& device, const SsdShape& shape, int64_t batch, DType state);
+Row bench_ssd_decode(CudaDevice& device, const SsdShape& shape, const Case& c);
 
 }  // namespace coluber::bench_ops

@@ -17,6 +17,7 @@
 
 namespace coluber {
 
+inline constexpr int64_t kMaxSsdCudaState = 1024;
 // Against the reference in float32, with a float32 state.
 inline constexpr Tolerance kSsdCudaTolerance{1e-6, 1e-5, 1e-5};
 
@@ -39,11 +40,14 @@ struct SsdCudaArgs {
   int64_t y_stride = 0;
   StateSlots state;                // (H, P, N); kFloat32, kBFloat16, kFloat16, kInt16 or kInt8
   int64_t scale_offset_bytes = 0;  // of whole numbers: from a slot's start to its scales [H, P]
-  int64_t rows = 0;                // at most 65535
+  // Whether the kernel before it on the stream writes neither states nor slot indices: then states are read while that
+  // kernel still runs.
+  int32_t overlap = 0;
+  int64_t rows = 0;  // at most 65535
   int64_t num_heads = 0;
   int64_t head_dim = 0;
   int64_t num_groups = 0;  // divides num_heads
-  int64_t state_size = 0;  // N in [1, kMaxSsdState]
+  int64_t state_size = 0;  // N in [1, kMaxSsdCudaState]
 };
 
 using SsdCudaFunction = CudaStatus (*)(const SsdCudaArgs* args, CudaStream stream);
