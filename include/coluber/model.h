@@ -14,13 +14,11 @@
 
 #include "coluber/attention_metadata.h"
 #include "coluber/config.h"
+#include "coluber/execution.h"
 #include "coluber/mamba_base.h"
 #include "coluber/tensor_view.h"
 
 namespace coluber {
-
-class ThreadPool;
-class Workspace;
 
 // Named tensors of a checkpoint. Views stay valid as long as the source.
 class WeightSource {
@@ -39,8 +37,9 @@ class WeightSource {
   virtual std::string describe() const = 0;  // file or folder, for messages
 };
 
-// One step's tokens, packed back to back, decodes first.
-struct ForwardBatch {
+// One step's tokens, packed back to back, decodes first, and where they are computed: spans are the host's, `logits`
+// and all values between layers are of the memory that the workspace gives.
+struct ForwardBatch : Execution {
   std::span<const int32_t> token_ids;        // [T]
   std::span<const int64_t> positions;        // [T] position in its sequence
   std::span<const int32_t> query_start_loc;  // [R+1]
@@ -48,9 +47,7 @@ struct ForwardBatch {
   std::span<const uint8_t> long_rope;        // [R] 1: beyond EngineConfig::long_rope_beyond; empty: none is
   std::span<const int32_t> logits_rows;      // rows of [T] whose logits are wanted, ascending
   std::span<const AttentionMetadata* const> layer_metadata;  // by AttentionLayerBase::layer_index()
-  ThreadPool* thread_pool = nullptr;
-  Workspace* workspace = nullptr;
-  float* logits = nullptr;  // out: [logits_rows.size(), V]
+  float* logits = nullptr;                                   // out: [logits_rows.size(), V]
   // Set to look inside: called with the index of golden-style `hidden.i` and [T, D] values.
   const std::function<void(int index, const float* values, int64_t rows, int64_t cols)>* hidden_sink = nullptr;
 

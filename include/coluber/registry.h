@@ -14,6 +14,8 @@
 
 namespace coluber {
 
+class Device;
+
 struct ModelLoadContext {
   const std::string& config_json;  // text of config.json
   std::string config_path;         // for messages
@@ -22,6 +24,7 @@ struct ModelLoadContext {
   ThreadPool& thread_pool;
   std::function<void(int64_t done_bytes, int64_t total_bytes)> progress;  // may be empty
   bool describe_only = false;  // weights are counted and checked, not packed; the model will not run
+  Device* device = nullptr;    // where the model will run and its weights go; null: the host
 };
 
 struct ModelFamily {

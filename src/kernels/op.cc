@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "tensor/cuda_step.h"
 
 namespace coluber {
 namespace {
@@ -58,7 +59,30 @@ size_t find_forced(std::string_view operation, std::string_view forced, std::spa
   return index;
 }
 
+// Nothing is thrown through the library's code.
+void* take_scratch(void* workspace, int64_t bytes) {
+  try {
+    return static_cast<Workspace*>(workspace)->take_bytes(bytes);
+  } catch (const Error& error) {
+    log_warn("{}", error.what());
+    return nullptr;
+  }
+}
+
 }  // namespace
+
+CudaOperation find_cuda_operation(const char* operation) {
+  void* found = CudaLibrary::get().find_symbol(("coluber_cuda_run_" + std::string(operation)).c_str());
+  if (found == nullptr)
+    throw make_error(ErrorCode::kUnsupported, "operation {} does not run on CUDA devices; use --device cpu", operation);
+  return reinterpret_cast<CudaOperation>(found);
+}
+
+void launch_on_cuda(const char* operation, CudaOperation function, const void* args, const Execution& on) {
+  WorkspaceScope scope(*on.workspace);
+  const CudaLaunch launch{on.cuda->device().stream(), take_scratch, on.workspace};
+  if (const CudaStatus status = function(args, &launch)) check_cuda(status, std::string("run ") + operation);
+}
 
 size_t select_candidate(std::string_view operation, std::span<const char* const> names, std::span<const Isa> isas) {
   const Isa isa = active_isa();

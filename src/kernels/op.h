@@ -3,16 +3,22 @@
 // An operation is a contract (args struct and function type), a table of candidates, best first, and one chosen
 // candidate. Selection happens once, at the first use, is logged, and can be forced:
 // COLUBER_FORCE_IMPL=selective_scan=ref,gemm=avx2. Tests and benchmarks walk `candidates()`;
-// `selected_implementations()` lists what has been chosen so far.
+// `selected_implementations()` lists what has been chosen so far. On a CUDA device an operation has one function, which
+// libcoluber_cuda.so exports under its name (tensor/cuda_api.h), or none.
 #pragma once
 
 #include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "base/cpu_features.h"
+#include "base/thread_pool.h"
+#include "coluber/execution.h"
+#include "tensor/cuda_api.h"
+#include "tensor/workspace.h"
 
 namespace coluber {
 
@@ -32,6 +38,11 @@ struct Selection {
 // Error(kInvalidArgument) where a forced name is unknown or cannot run here. Records the choice.
 size_t select_candidate(std::string_view operation, std::span<const char* const> names, std::span<const Isa> isas);
 std::vector<Selection> selected_implementations();
+
+// The operation's function on CUDA devices. Throws Error(kUnsupported) where there is none.
+CudaOperation find_cuda_operation(const char* operation);
+// `args` as that function takes them. Throws Error(kDevice) with what went wrong.
+void launch_on_cuda(const char* operation, CudaOperation function, const void* args, const Execution& on);
 
 template <typename Function>
 class Operation {
@@ -55,8 +66,21 @@ class Operation {
     return candidates_[chosen_];
   }
   template <typename... Args>
+    requires std::is_invocable_v<Function, Args...>
   auto operator()(Args&&... args) const {
     return selected().function(std::forward<Args>(args)...);
+  }
+  // Where a step runs. On a device it returns before the work is done.
+  template <typename Args>
+  void operator()(const Args& args, const Execution& on) const {
+    if (on.cuda != nullptr) {
+      std::call_once(cuda_once_, [this] { cuda_ = find_cuda_operation(name_); });
+      launch_on_cuda(name_, cuda_, &args, on);
+    } else if constexpr (std::is_invocable_v<Function, const Args&, ThreadPool&, Workspace&>) {
+      selected().function(args, *on.thread_pool, *on.workspace);
+    } else {
+      selected().function(args, *on.thread_pool);
+    }
   }
 
  private:
@@ -64,6 +88,8 @@ class Operation {
   std::vector<Candidate<Function>> candidates_;  // best first, the reference last
   mutable std::once_flag once_;
   mutable size_t chosen_ = 0;
+  mutable std::once_flag cuda_once_;
+  mutable CudaOperation cuda_ = nullptr;
 };
 
 }  // namespace coluber

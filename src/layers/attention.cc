@@ -121,8 +121,7 @@ void Attention::forward(const ForwardBatch& batch, const float* x, float* y, boo
   attend(batch, q, k, v, out, options);
   if (gate.values != nullptr) {
     const int64_t heads = tokens * config_.num_heads;
-    activate()(ActivateArgs{Activation::kSigmoid, gate.values, gate.stride, out, dim, out, dim, heads, dim},
-               *batch.thread_pool);
+    activate()(ActivateArgs{Activation::kSigmoid, gate.values, gate.stride, out, dim, out, dim, heads, dim}, batch);
   }
   out_proj_->forward(batch, out, tokens, y, accumulate);
 }

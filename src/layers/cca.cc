@@ -65,8 +65,8 @@ std::vector<Linear> take_head_taps(WeightLoader& loader, const CcaConfig& config
 // Calls row(index, slots, its number among the slots, first token, tokens) for every row of the step: the decodes, then
 // the prefills.
 template <typename Row>
-void for_rows(const BaseMambaAttentionMetadata& metadata, const TensorView& state, Row&& row) {
-  const StateSlots decodes = decode_slots(metadata, state), prefills = prefill_slots(metadata, state);
+void for_rows(const Execution& on, const BaseMambaAttentionMetadata& metadata, const TensorView& state, Row&& row) {
+  const StateSlots decodes = decode_slots(on, metadata, state), prefills = prefill_slots(on, metadata, state);
   for (int64_t r = 0; r < metadata.num_decodes; ++r) row(r, decodes, r, r, int64_t{1});
   for (int64_t r = 0; r < metadata.num_prefills; ++r) {
     const int64_t begin = metadata.query_start_loc_p[static_cast<size_t>(r)];
@@ -125,7 +125,7 @@ CcaProjection::LongRows CcaProjection::remember(const ForwardBatch& batch, const
   out.values = batch.workspace->take<float>(out.tokens * channels);
   out.starts = batch.workspace->take<int32_t>(out.rows + 1);
   out.starts[0] = 0;
-  for_rows(metadata, kv_cache()[0],
+  for_rows(batch, metadata, kv_cache()[0],
            [&](int64_t r, const StateSlots& slots, int64_t slot, int64_t first, int64_t tokens) {
              out.starts[r + 1] = out.starts[r] + static_cast<int32_t>(memory + tokens);
              float* row = out.values + out.starts[r] * channels;
@@ -165,7 +165,7 @@ void CcaProjection::convolve_channels(const ForwardBatch& batch, const LongRows&
   args.state.has_initial_state = initial;
   args.query_start_loc = in.starts;
   args.rows = in.rows;
-  causal_conv1d()(args, *batch.thread_pool);
+  causal_conv1d()(args, batch);
 }
 
 // Row i of the output stands for row i + head_kernel - 1 of the input; what lies across two sequences is never read.
@@ -212,20 +212,22 @@ void CcaProjection::delay_values(const ForwardBatch& batch, const float* x, floa
   float* delayed = batch.workspace->take<float>(tokens * half);
   v_current_.forward(batch, x, config_.hidden_size, tokens, v, 2 * half);
   v_delayed_.forward(batch, x, tokens, delayed);
-  for_rows(metadata, kv_cache()[1], [&](int64_t, const StateSlots& slots, int64_t slot, int64_t first, int64_t count) {
-    if (count == 0) return;
-    const bool null = slots.is_null(slot);
-    const void* source = null ? nullptr : slots.source(slot);
-    float* row = v + first * 2 * half + half;
-    if (source == nullptr)
-      std::copy_n(delayed_bias_.data(), half, row);
-    else
-      convert_to_float(static_cast<const std::byte*>(source), slots.dtype, half, row);
-    for (int64_t t = 1; t < count; ++t) std::copy_n(delayed + (first + t - 1) * half, half, row + t * 2 * half);
-    if (!null)
-      convert_from_float(delayed + (first + count - 1) * half, half, slots.dtype,
-                         static_cast<std::byte*>(slots.target(slot)));
-  });
+  for_rows(batch, metadata, kv_cache()[1],
+           [&](int64_t, const StateSlots& slots, int64_t slot, int64_t first, int64_t count) {
+             if (count == 0) return;
+             const bool null = slots.is_null(slot);
+             const void* source = null ? nullptr : slots.source(slot);
+             float* row = v + first * 2 * half + half;
+             if (source == nullptr)
+               std::copy_n(delayed_bias_.data(), half, row);
+             else
+               convert_to_float(static_cast<const std::byte*>(source), slots.dtype, half, row);
+             for (int64_t t = 1; t < count; ++t)
+               std::copy_n(delayed + (first + t - 1) * half, half, row + t * 2 * half);
+             if (!null)
+               convert_from_float(delayed + (first + count - 1) * half, half, slots.dtype,
+                                  static_cast<std::byte*>(slots.target(slot)));
+           });
 }
 
 void CcaProjection::forward(const ForwardBatch& batch, const float* x, float* q, float* k, float* v) const {

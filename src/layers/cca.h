@@ -80,9 +80,9 @@ class CcaProjection : public MambaBase {
   const EngineConfig& engine_config_;
   std::vector<float> delayed_bias_;  // what the first token's values take from before it; v_delayed_ fills it
   Linear q_proj_, k_proj_, v_current_, v_delayed_;
-  std::vector<float> channel_weight_;  // [W0, C]
-  std::vector<float> channel_bias_;    // [C]
-  std::vector<Linear> head_taps_;      // [W1][Hq + Hkv], the bias with the last tap
+  FloatArray channel_weight_;        // [W0, C]
+  std::vector<float> channel_bias_;  // [C]
+  std::vector<Linear> head_taps_;    // [W1][Hq + Hkv], the bias with the last tap
 };
 
 class CcaAttention : public SoftmaxAttention {

@@ -53,7 +53,7 @@ void CausalConv::forward(const ForwardBatch& batch, const float* x, float* y) co
   args.y = y;
   args.channels = args.x_stride = args.y_stride = channels_;
   args.width = width_;
-  convolve_rows(args, metadata, kv_cache()[0], *batch.thread_pool);
+  convolve_rows(args, metadata, kv_cache()[0], batch);
 }
 
 ConvAttention::ConvAttention(const ConvAttentionConfig& config, WeightLoader loader)

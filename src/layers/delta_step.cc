@@ -47,7 +47,7 @@ void DeltaStep::convolve(CausalConv1dArgs args) const {
   const Rows first = decodes(), then = prefills();
   convolve_rows(
       args, {first.count, slots_of(first, 0), then.count, slots_of(then, 0), then.first_token, then.query_start_loc},
-      prefill_exports(metadata_.exports), *batch_.thread_pool);
+      prefill_exports(batch_, metadata_.exports), batch_);
 }
 
 void DeltaStep::attend(DeltaRuleArgs args) const {
@@ -63,13 +63,13 @@ void DeltaStep::attend(DeltaRuleArgs args) const {
     args.y = all.y + first * all.y_stride;
     const WorkspaceScope scope(*batch_.workspace);
     const StagedState state(layer_, batch_, 1, slots_of(rows, 1), rows.count,
-                            rows.query_start_loc != nullptr ? prefill_exports(metadata_.exports) : StateExports{});
+                            rows.query_start_loc != nullptr ? prefill_exports(batch_, metadata_.exports) : StateExports{});
     args.state = state.slots();
     args.rows = rows.count;
     args.query_start_loc = rows.query_start_loc;
     args.exports = state.exports();
     check_delta_rule(args);
-    delta_rule()(args, *batch_.thread_pool, *batch_.workspace);
+    delta_rule()(args, batch_);
     state.write_back();
   }
 }

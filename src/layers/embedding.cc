@@ -6,7 +6,9 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "kernels/gemm/lookup_rows.h"
 #include "layers/linear.h"
+#include "tensor/cuda_step.h"
 #include "tensor/huge_pages.h"
 
 namespace coluber {
@@ -20,6 +22,10 @@ Embedding::Embedding(WeightLoader loader, std::string_view name, int64_t vocab_s
   if (table_.column_order != nullptr)
     throw make_error(ErrorCode::kUnsupported, "tensor '{}': an embedding quantised with act-order is not read",
                      loader.full_name(name));
+  if (!loader.device().is_host()) {
+    packed_ = std::make_shared<const PackedMatrix>(place_weight(loader, table_));
+    return;
+  }
   const auto bytes = static_cast<size_t>(table_.size_bytes());
   own_table_.reset(new std::byte[bytes]);
   ask_for_huge_pages(own_table_.get(), table_.size_bytes());
@@ -37,20 +43,20 @@ std::shared_ptr<const PackedMatrix> Embedding::share_packed(WeightLoader& loader
   return packed_;
 }
 
-void Embedding::read_row(int32_t token, float* out) const {
-  if (packed_ != nullptr && packed_->n() > 0) return packed_->unpack_row(token, out);
-  const int64_t row_bytes = dtype_bytes(table_.dtype, hidden_size_);
-  convert_to_float(table_.data + token * row_bytes, table_.dtype, hidden_size_, out);
-}
-
 void Embedding::forward(const ForwardBatch& batch, float* x) const {
   // First, and here: the bodies of a pool's loop cannot throw.
   for (int32_t token : batch.token_ids) {
     COLUBER_CHECK(token >= 0 && token < vocab_size_, "token {} is outside the vocabulary of {}", token, vocab_size_);
   }
-  batch.thread_pool->parallel_for(batch.num_tokens(), 8, [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) read_row(batch.token_ids[static_cast<size_t>(t)], x + t * hidden_size_);
-  });
+  LookupRowsArgs args;
+  if (packed_ != nullptr && packed_->n() > 0) args.packed = packed_.get();
+  args.table = table_.data;
+  args.dtype = table_.dtype;
+  args.ids = device_array(batch, batch.token_ids);
+  args.rows = batch.num_tokens();
+  args.cols = hidden_size_;
+  args.y = x;
+  lookup_rows()(args, batch);
 }
 
 }  // namespace coluber

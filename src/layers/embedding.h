@@ -29,8 +29,6 @@ class Embedding {
   std::shared_ptr<const PackedMatrix> share_packed(WeightLoader& loader);
 
  private:
-  void read_row(int32_t token, float* out) const;
-
   int64_t vocab_size_, hidden_size_;
   TensorView table_;                        // [V, D] as stored
   std::unique_ptr<std::byte[]> own_table_;  // its values, where no head shares them

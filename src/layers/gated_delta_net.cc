@@ -40,7 +40,7 @@ std::vector<float> take_conv_weights(WeightLoader& loader, const GatedDeltaNetCo
     return weights;
   }
   if (config.projections != DeltaProjections::kSeparate || loader.has("conv1d.weight"))
-    return take_conv_weight(loader, "conv1d.weight", channels, taps);
+    return read_conv_weight(loader, "conv1d.weight", channels, taps);
   const char* const names[] = {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"};
   int64_t widths[] = {config.key_width(), config.key_width(), config.value_width()}, stored[3] = {}, total = 0;
   for (int i = 0; i < 3; ++i) {
@@ -50,7 +50,7 @@ std::vector<float> take_conv_weights(WeightLoader& loader, const GatedDeltaNetCo
   }
   if (total == channels && *std::min_element(stored, stored + 3) > 0) std::copy_n(stored, 3, widths);
   std::vector<float> parts[3];  // first of all: the loader refuses what no checkpoint holds
-  for (int i = 0; i < 3; ++i) parts[i] = take_conv_weight(loader, names[i], widths[i], taps);
+  for (int i = 0; i < 3; ++i) parts[i] = read_conv_weight(loader, names[i], widths[i], taps);
   std::vector<float> weights(static_cast<size_t>(taps * channels));
   for (int64_t i = 0, first = 0; i < 3; first += widths[i++]) {
     for (int64_t j = 0; j < taps; ++j)
@@ -185,13 +185,13 @@ void GatedDeltaNet::convolve(const ForwardBatch& batch, const DeltaStep& step, c
   activation.activation = Activation::kSilu;
   activation.gate = activation.out = out + keys;
   activation.cols = config_.value_width();
-  activate()(activation, *batch.thread_pool);
+  activate()(activation, batch);
   if (config_.key_activation == DeltaKeyActivation::kNone) return;
   activation.activation =
       config_.key_activation == DeltaKeyActivation::kRelu ? Activation::kRelu : Activation::kEluPlusOne;
   activation.gate = activation.out = out;
   activation.cols = keys;
-  activate()(activation, *batch.thread_pool);
+  activate()(activation, batch);
 }
 
 void GatedDeltaNet::norm_keys_by_sum(const ForwardBatch& batch, float* qkv) const {
@@ -218,12 +218,12 @@ void GatedDeltaNet::norm_and_gate(const ForwardBatch& batch, const float* z, flo
   args.norm.weight = norm_weight_.data();
   args.norm.eps = static_cast<float>(config_.norm_eps);
   if (z == nullptr) {
-    rms_norm()(args.norm, *batch.thread_pool);
+    rms_norm()(args.norm, batch);
     return;
   }
   args.z = z;
   args.gate = config_.output_gate_function;
-  rms_norm_then_gate()(args, *batch.thread_pool);
+  rms_norm_then_gate()(args, batch);
 }
 
 void GatedDeltaNet::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {

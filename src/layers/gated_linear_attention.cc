@@ -133,7 +133,7 @@ void GatedLinearAttention::map_features(const ForwardBatch& batch, float* q, flo
   for (auto [values, heads] : {std::pair(q, config_.num_heads), std::pair(k, config_.num_kv_heads)}) {
     args.gate = args.out = values;
     args.gate_stride = args.out_stride = args.cols = heads * config_.head_k_dim;
-    activate()(args, *batch.thread_pool);
+    activate()(args, batch);
   }
 }
 
@@ -161,7 +161,7 @@ void GatedLinearAttention::decay(const ForwardBatch& batch, const float* x, floa
     gate.tokens = tokens;
     gate.channels = channels;
     gate.key = k;
-    bounded_decay()(gate, *batch.thread_pool);
+    bounded_decay()(gate, batch);
     return;
   }
   float* low = batch.workspace->take<float>(tokens * config_.gate_low_rank_dim);
@@ -172,7 +172,7 @@ void GatedLinearAttention::decay(const ForwardBatch& batch, const float* x, floa
   gate.count = tokens * channels;
   gate.normalizer = static_cast<float>(config_.gate_logit_normalizer);
   if (config_.clamp_min) gate.clamp_min = static_cast<float>(*config_.clamp_min);
-  log_sigmoid_decay()(gate, *batch.thread_pool);
+  log_sigmoid_decay()(gate, batch);
 }
 
 void GatedLinearAttention::finish(const ForwardBatch& batch, const float* x, float* out) const {
@@ -185,14 +185,14 @@ void GatedLinearAttention::finish(const ForwardBatch& batch, const float* x, flo
   args.norm.weight = norm_weight_.empty() ? nullptr : norm_weight_.data();
   args.norm.eps = static_cast<float>(config_.norm_eps);
   if (!g_proj_) {
-    rms_norm()(args.norm, *batch.thread_pool);
+    rms_norm()(args.norm, batch);
     return;
   }
   float* gate = batch.workspace->take<float>(tokens * width);
   g_proj_->forward(batch, x, tokens, gate);
   args.z = gate;
   args.gate = Gate::kSilu;
-  rms_norm_then_gate()(args, *batch.thread_pool);
+  rms_norm_then_gate()(args, batch);
 }
 
 void GatedLinearAttention::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
@@ -202,7 +202,7 @@ void GatedLinearAttention::forward(const ForwardBatch& batch, const float* x, fl
   float* q = project(batch, step, 0, x);
   float* k = project(batch, step, 1, x);
   float* v = project(batch, step, 2, x);
-  if (config_.q_silu) silu()(SiluArgs{q, q, tokens * config_.num_heads * config_.head_k_dim}, *batch.thread_pool);
+  if (config_.q_silu) silu()(SiluArgs{q, q, tokens * config_.num_heads * config_.head_k_dim}, batch);
   map_features(batch, q, k);
   rotate(batch, q, k);
   float* out = batch.workspace->take<float>(tokens * width);

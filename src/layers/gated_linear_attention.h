@@ -78,7 +78,7 @@ class GatedLinearAttention : public MambaBase {
   struct Input {
     std::string name;
     Linear proj;
-    std::vector<float> conv_weight;  // [W, C]; empty without a convolution
+    FloatArray conv_weight;  // [W, C]; empty without a convolution
   };
   Input take_input(WeightLoader& loader, const std::string& name, int64_t width) const;
   int64_t state_elements() const { return config_.num_heads * config_.head_k_dim * config_.head_v_dim; }

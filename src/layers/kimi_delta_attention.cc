@@ -32,7 +32,7 @@ KimiDeltaAttentionConfig checked(KimiDeltaAttentionConfig config, const WeightLo
 std::vector<float> take_conv_weights(WeightLoader& loader, int64_t width, int64_t taps) {
   std::vector<std::vector<float>> thirds;  // first of all: the loader refuses what no checkpoint holds
   for (const char* name : {"q_conv1d.weight", "k_conv1d.weight", "v_conv1d.weight"})
-    thirds.push_back(take_conv_weight(loader, name, width, taps));
+    thirds.push_back(read_conv_weight(loader, name, width, taps));
   std::vector<float> weights(static_cast<size_t>(taps * 3 * width));
   for (int64_t third = 0; third < 3; ++third)
     for (int64_t j = 0; j < taps; ++j)
@@ -108,7 +108,7 @@ void KimiDeltaAttention::norm_and_gate(const ForwardBatch& batch, const float* g
   args.norm.eps = out_norm_.eps();
   args.z = gate;
   args.gate = Gate::kSigmoid;
-  rms_norm_then_gate()(args, *batch.thread_pool);
+  rms_norm_then_gate()(args, batch);
 }
 
 void KimiDeltaAttention::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {

@@ -138,7 +138,7 @@ void LatentAttention::project_row(const ForwardBatch& batch, const float* x, flo
   norm.cols = config_.kv_lora_rank;
   norm.weight = kv_a_norm_.weight();
   norm.eps = kv_a_norm_.eps();
-  rms_norm()(norm, *batch.thread_pool);
+  rms_norm()(norm, batch);
 }
 
 // `q` [T, H, row_elements] and `row` [T, row_elements]: the last qk_rope_head_dim elements turn.
@@ -158,7 +158,7 @@ void LatentAttention::multiply_heads(const ForwardBatch& batch, const std::vecto
     args.w = &weight;
     args.c = out + h * out_stride;
     args.ldc = config_.num_heads * out_stride;
-    gemm()(args, *batch.thread_pool, *batch.workspace);
+    gemm()(args, batch);
   }
 }
 
@@ -188,7 +188,7 @@ void LatentAttention::forward(const ForwardBatch& batch, const float* x, float* 
   args.scale = static_cast<float>(config_.scale);
   if (selector_) args.selection = selector_->select(*this, cache_, batch, x, q_source, args);
   check_paged_attention(args);
-  paged_attention()(args, *batch.thread_pool, *batch.workspace);
+  paged_attention()(args, batch);
   multiply_heads(batch, w_uv_, attended, width, values, config_.v_head_dim);
   out_proj_.forward(batch, values, tokens, y, accumulate);
 }

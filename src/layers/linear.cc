@@ -16,6 +16,12 @@ std::string tensor_name(std::string_view layer, std::string_view tensor) {
   return layer.empty() ? std::string(tensor) : std::string(layer) + "." + std::string(tensor);
 }
 
+// Types that products take as they are.
+bool is_direct(DType dtype) {
+  return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16 ||
+         find_block_type(dtype) != nullptr;
+}
+
 }  // namespace
 
 TensorView weight_rows(const TensorView& weight, int64_t first, int64_t count, int64_t step) {
@@ -32,23 +38,28 @@ TensorView weight_rows(const TensorView& weight, int64_t first, int64_t count, i
 }
 
 PackedMatrix pack_weight(WeightLoader& loader, const TensorView& weight) {
-  const bool direct = weight.dtype == DType::kFloat32 || weight.dtype == DType::kBFloat16 ||
-                      weight.dtype == DType::kFloat16 || find_block_type(weight.dtype) != nullptr;
   const int64_t parameters = weight.shape.count();
-  loader.count_matmul(parameters, dtype_bytes(direct ? weight.dtype : DType::kFloat32, parameters));
+  loader.count_matmul(parameters, dtype_bytes(is_direct(weight.dtype) ? weight.dtype : DType::kFloat32, parameters));
   if (loader.describe_only()) return {};
+  return place_weight(loader, weight);
+}
+
+PackedMatrix place_weight(WeightLoader& loader, const TensorView& weight) {
+  const auto placed = [&loader](const TensorView& values) {
+    return loader.device().is_host() ? PackedMatrix::pack(values, loader.thread_pool())
+                                     : PackedMatrix::upload(values, loader.device());
+  };
   PackedMatrix packed;
-  if (direct) {
-    packed = PackedMatrix::pack(weight, loader.thread_pool());
+  if (is_direct(weight.dtype)) {
+    packed = placed(weight);
   } else {
-    std::vector<float> widened(static_cast<size_t>(parameters));
+    std::vector<float> widened(static_cast<size_t>(weight.shape.count()));
     const int64_t rows = weight.shape[0], cols = weight.shape[1];
     for (int64_t r = 0; r < rows; ++r) {
       convert_to_float(weight.data + dtype_bytes(weight.dtype, r * weight.strides[0]), weight.dtype, cols,
                        widened.data() + r * cols);
     }
-    packed =
-        PackedMatrix::pack(TensorView::contiguous(widened.data(), DType::kFloat32, weight.shape), loader.thread_pool());
+    packed = placed(TensorView::contiguous(widened.data(), DType::kFloat32, weight.shape));
   }
   loader.release(weight);
   return packed;
@@ -59,7 +70,7 @@ Linear::Linear(WeightLoader loader, std::string_view name, int64_t in_features, 
       out_(out_features),
       allow_bf16_(loader.config().allow_bf16_products && bf16_products_pay()),
       weight_(pack_weight(loader, loader.take(tensor_name(name, "weight"), Shape{out_features, in_features}))) {
-  if (bias) bias_ = loader.take_float(tensor_name(name, "bias"), Shape{out_features});
+  if (bias) bias_ = loader.take_array(tensor_name(name, "bias"), Shape{out_features});
 }
 
 Linear::Linear(WeightLoader& loader, const TensorView& weight, std::vector<float> bias)
@@ -67,9 +78,8 @@ Linear::Linear(WeightLoader& loader, const TensorView& weight, std::vector<float
       out_(weight.shape[0]),
       allow_bf16_(loader.config().allow_bf16_products && bf16_products_pay()),
       weight_(pack_weight(loader, weight)),
-      bias_(std::move(bias)) {
-  COLUBER_CHECK(bias_.empty() || static_cast<int64_t>(bias_.size()) == out_, "{} outputs with a bias of {}", out_,
-                bias_.size());
+      bias_(loader.place(std::move(bias))) {
+  COLUBER_CHECK(bias_.empty() || bias_.size() == out_, "{} outputs with a bias of {}", out_, bias_.size());
 }
 
 void Linear::forward(const ForwardBatch& batch, const float* x, int64_t rows, float* y, bool accumulate) const {
@@ -78,9 +88,7 @@ void Linear::forward(const ForwardBatch& batch, const float* x, int64_t rows, fl
 
 void Linear::forward(const ForwardBatch& batch, const float* x, int64_t x_stride, int64_t rows, float* y,
                      int64_t y_stride, bool accumulate) const {
-  const float* bias = bias_.empty() ? nullptr : bias_.data();
-  gemm()(GemmArgs{x, x_stride, rows, &weight_, bias, y, y_stride, accumulate, allow_bf16_}, *batch.thread_pool,
-         *batch.workspace);
+  gemm()(GemmArgs{x, x_stride, rows, &weight_, bias_.data(), y, y_stride, accumulate, allow_bf16_}, batch);
 }
 
 }  // namespace coluber

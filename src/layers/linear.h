@@ -35,7 +35,7 @@ class Linear {
   int64_t in_, out_;
   bool allow_bf16_;
   PackedMatrix weight_;
-  std::vector<float> bias_;  // empty without
+  FloatArray bias_;  // empty without
 };
 
 // Rows first, first + step, ... of a weight [N, K]; or, of a stack of weights [E, N, K], of all of them one below the
@@ -45,5 +45,7 @@ TensorView weight_rows(const TensorView& weight, int64_t first, int64_t count, i
 // Packs a weight [N, K] of any floating type, whose rows may be strided; types that products do not take are widened to
 // float32. Counts it for ModelInfo. Gives an empty matrix where the loader only describes.
 PackedMatrix pack_weight(WeightLoader& loader, const TensorView& weight);
+// The same, neither counted nor left out: in the memory of the device that the model will run on.
+PackedMatrix place_weight(WeightLoader& loader, const TensorView& weight);
 
 }  // namespace coluber

@@ -114,7 +114,7 @@ std::vector<DType> LinearAttention::get_state_dtype() const {
 void LinearAttention::project(const ForwardBatch& batch, const float* x, float* qkv) const {
   const int64_t tokens = batch.num_tokens(), part = tokens * inner();
   for (size_t i = 0; i < qkv_.size(); ++i) qkv_[i].forward(batch, x, tokens, qkv + static_cast<int64_t>(i) * part);
-  if (config_.silu) silu()(SiluArgs{qkv, qkv, 3 * part}, *batch.thread_pool);
+  if (config_.silu) silu()(SiluArgs{qkv, qkv, 3 * part}, batch);
   if (q_norm_) {
     q_norm_->forward(batch, qkv, tokens * config_.num_heads, qkv);
     k_norm_->forward(batch, qkv + part, tokens * config_.num_heads, qkv + part);
@@ -134,7 +134,7 @@ void LinearAttention::finish(const ForwardBatch& batch, const float* gate, float
   norm.z_stride = inner();
   norm.groups = config_.norm_groups;
   norm.gate = Gate::kSigmoid;
-  rms_norm_then_gate()(norm, *batch.thread_pool);
+  rms_norm_then_gate()(norm, batch);
 }
 
 void LinearAttention::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {

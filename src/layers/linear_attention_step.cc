@@ -57,7 +57,7 @@ void LinearAttentionStep::attend(GatedLinearAttentionArgs args, size_t state) co
     args.rows = metadata_.num_decodes;
     const StagedState staged(layer_, batch_, state, slots(state, 0), args.rows);
     args.state = staged.slots();
-    gated_linear_attention_update()(args, *batch_.thread_pool, *batch_.workspace);
+    gated_linear_attention_update()(args, batch_);
     staged.write_back();
   }
   if (metadata_.num_prefills > 0) {
@@ -66,7 +66,7 @@ void LinearAttentionStep::attend(GatedLinearAttentionArgs args, size_t state) co
     args.state = staged.slots();
     args.query_start_loc = metadata_.query_start_loc.data() + metadata_.num_decodes;
     if (batch_.deterministic) args.chunk_size = 1;
-    gated_linear_attention()(args, *batch_.thread_pool, *batch_.workspace);
+    gated_linear_attention()(args, batch_);
     staged.write_back();
   }
 }
@@ -77,7 +77,7 @@ void LinearAttentionStep::convolve(CausalConv1dArgs args, size_t state) const {
   convolve_rows(args,
                 {decodes, slots(state, 0), metadata_.num_prefills, slots(state, decodes), 0,
                  metadata_.query_start_loc.data() + decodes},
-                StateExports{}, *batch_.thread_pool);
+                StateExports{}, batch_);
 }
 
 }  // namespace coluber

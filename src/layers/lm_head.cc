@@ -6,7 +6,9 @@
 
 #include "base/error.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/lookup_rows.h"
 #include "layers/linear.h"
+#include "tensor/cuda_step.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -19,7 +21,7 @@ LmHead::LmHead(WeightLoader loader, std::string_view name, Embedding& embedding,
   COLUBER_CHECK(logits_size_ <= embedding.vocab_size() && (!tied || logits_size_ == embedding.vocab_size()),
                 "{} logits of a vocabulary of {}", logits_size_, embedding.vocab_size());
   const std::string prefix = name.empty() ? std::string() : std::string(name) + ".", tensor = prefix + "weight";
-  if (options.bias) bias_ = loader.take_float(prefix + "bias", Shape{logits_size_});
+  if (options.bias) bias_ = loader.take_array(prefix + "bias", Shape{logits_size_});
   if (tied) {
     if (loader.has(tensor)) loader.ignore(tensor, "the output head is tied to the embedding");
     weight_ = embedding.share_packed(loader);
@@ -39,16 +41,20 @@ void LmHead::forward(const ForwardBatch& batch, const float* hidden) const {
   const float* wanted = hidden;
   if (rows != batch.num_tokens()) {
     float* gathered = batch.workspace->take<float>(rows * hidden_size_);
-    for (int64_t i = 0; i < rows; ++i) {
-      const int32_t row = batch.logits_rows[static_cast<size_t>(i)];
+    for (const int32_t row : batch.logits_rows)
       COLUBER_CHECK(row >= 0 && row < batch.num_tokens(), "row {} of {} tokens", row, batch.num_tokens());
-      std::copy_n(hidden + row * hidden_size_, hidden_size_, gathered + i * hidden_size_);
-    }
+    LookupRowsArgs args;
+    args.table = hidden;
+    args.ids = device_array(batch, batch.logits_rows);
+    args.rows = rows;
+    args.cols = hidden_size_;
+    args.y = gathered;
+    lookup_rows()(args, batch);
     wanted = gathered;
   }
-  gemm()(GemmArgs{wanted, hidden_size_, rows, weight_.get(), bias_.empty() ? nullptr : bias_.data(), batch.logits,
-                  logits_size_, false, allow_bf16_},
-         *batch.thread_pool, *batch.workspace);
+  gemm()(
+      GemmArgs{wanted, hidden_size_, rows, weight_.get(), bias_.data(), batch.logits, logits_size_, false, allow_bf16_},
+      batch);
 }
 
 }  // namespace coluber

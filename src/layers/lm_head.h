@@ -37,7 +37,7 @@ class LmHead {
   int64_t logits_size_, hidden_size_;
   bool allow_bf16_;
   std::shared_ptr<const PackedMatrix> weight_;
-  std::vector<float> bias_;  // empty without
+  FloatArray bias_;  // empty without
 };
 
 }  // namespace coluber

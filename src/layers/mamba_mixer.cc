@@ -10,6 +10,7 @@
 #include "kernels/scan/selective_scan.h"
 #include "layers/recurrent_layer.h"
 #include "layers/staged_state.h"
+#include "tensor/cuda_step.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -131,7 +132,7 @@ void MambaMixer::convolve(const ForwardBatch& batch, const float* in, float* out
   args.y_stride = channels;
   args.channels = channels;
   args.width = config_.conv_kernel;
-  convolve_rows(args, metadata, kv_cache()[0], *batch.thread_pool);
+  convolve_rows(args, metadata, kv_cache()[0], batch);
 }
 
 void MambaMixer::norm_dt_b_c(const ForwardBatch& batch, float* dt_b_c) const {
@@ -144,7 +145,7 @@ void MambaMixer::norm_dt_b_c(const ForwardBatch& batch, float* dt_b_c) const {
     args.cols = size;
     args.weight = weight.empty() ? nullptr : weight.data();
     args.eps = static_cast<float>(*config_.mixer_rms_eps);
-    rms_norm()(args, *batch.thread_pool);
+    rms_norm()(args, batch);
   };
   norm(0, rank, dt_norm_);
   norm(rank, states, b_norm_);
@@ -181,7 +182,7 @@ void MambaMixer::scan_head(const ForwardBatch& batch, int64_t head, const float*
   if (decodes > 0) {
     args.state = slots_of_head(decoded.slots(), head * channels * states);
     args.rows = decodes;
-    selective_state_update()(args, *batch.thread_pool);
+    selective_state_update()(args, batch);
   }
   if (metadata.num_prefills > 0) {
     args.x += decodes * args.x_stride;
@@ -192,9 +193,9 @@ void MambaMixer::scan_head(const ForwardBatch& batch, int64_t head, const float*
     args.z += decodes * args.z_stride;
     args.state = slots_of_head(prefilled.slots(), head * channels * states);
     args.rows = metadata.num_prefills;
-    args.query_start_loc = metadata.query_start_loc_p.data();
+    args.query_start_loc = device_array(batch, metadata.query_start_loc_p);
     args.exports = prefilled.exports();
-    selective_scan()(args, *batch.thread_pool);
+    selective_scan()(args, batch);
   }
 }
 
@@ -202,10 +203,10 @@ void MambaMixer::scan(const ForwardBatch& batch, const float* z, const float* de
                       float* x) const {
   const auto& metadata = batch.metadata<Mamba1AttentionMetadata>(*this);
   const int64_t decodes = metadata.num_decodes, prefills = metadata.num_prefills;
-  const StagedState decoded(*this, batch, 1, decodes > 0 ? decode_slots(metadata, kv_cache()[1]) : StateSlots{},
+  const StagedState decoded(*this, batch, 1, decodes > 0 ? decode_slots(batch, metadata, kv_cache()[1]) : StateSlots{},
                             decodes);
-  const StagedState prefilled(*this, batch, 1, prefills > 0 ? prefill_slots(metadata, kv_cache()[1]) : StateSlots{},
-                              prefills, prefills > 0 ? prefill_exports(metadata.exports) : StateExports{});
+  const StagedState prefilled(*this, batch, 1, prefills > 0 ? prefill_slots(batch, metadata, kv_cache()[1]) : StateSlots{},
+                              prefills, prefills > 0 ? prefill_exports(batch, metadata.exports) : StateExports{});
   for (int64_t h = 0; h < config_.head_count(); ++h) scan_head(batch, h, z, delta, dt_b_c, x, decoded, prefilled);
   decoded.write_back();
   prefilled.write_back();

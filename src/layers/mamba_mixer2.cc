@@ -5,11 +5,13 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "kernels/elementwise/scale.h"
 #include "kernels/moe/activation.h"
 #include "kernels/norm/norm.h"
 #include "kernels/scan/ssd.h"
 #include "layers/recurrent_layer.h"
 #include "layers/staged_state.h"
+#include "tensor/cuda_step.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -38,6 +40,12 @@ MambaMixer2Config checked(const MambaMixer2Config& config, const WeightLoader& l
   return config;
 }
 
+FloatArray take_a(WeightLoader& loader, int64_t num_heads) {
+  std::vector<float> values = loader.read_float("A_log", Shape{num_heads});
+  for (float& a : values) a = static_cast<float>(-std::exp(static_cast<double>(a)));
+  return loader.place(std::move(values));
+}
+
 }  // namespace
 
 MambaMixer2::MambaMixer2(const MambaMixer2Config& config, WeightLoader loader)
@@ -47,13 +55,12 @@ MambaMixer2::MambaMixer2(const MambaMixer2Config& config, WeightLoader loader)
       in_proj_(take_in_proj(loader)),
       out_proj_(loader, "out_proj", config_.intermediate_size(), config_.hidden_size, config_.use_out_bias),
       conv_weight_(take_conv_weight(loader, "conv1d.weight", config_.conv_channels(), config_.conv_kernel)),
-      a_(loader.take_float("A_log", Shape{config_.num_heads})),
-      d_(loader.take_float("D", Shape{config_.num_heads})),
-      dt_bias_(loader.take_float("dt_bias", Shape{config_.num_heads})) {
+      a_(take_a(loader, config_.num_heads)),
+      d_(loader.take_array("D", Shape{config_.num_heads})),
+      dt_bias_(loader.take_array("dt_bias", Shape{config_.num_heads})) {
   if (config_.gate != MixerGate::kGateOnly)
-    norm_weight_ = loader.take_float("norm.weight", Shape{config_.intermediate_size()});
-  if (config_.use_conv_bias) conv_bias_ = loader.take_float("conv1d.bias", Shape{config_.conv_channels()});
-  for (float& a : a_) a = static_cast<float>(-std::exp(static_cast<double>(a)));
+    norm_weight_ = loader.take_array("norm.weight", Shape{config_.intermediate_size()});
+  if (config_.use_conv_bias) conv_bias_ = loader.take_array("conv1d.bias", Shape{config_.conv_channels()});
   loader.config().register_layer(*this);
 }
 
@@ -67,14 +74,16 @@ Linear MambaMixer2::take_in_proj(WeightLoader& loader) {
   const bool plain = config_.in_multiplier == 1 &&
                      std::all_of(std::begin(parts), std::end(parts), [](const auto& part) { return part.second == 1; });
   if (plain) return Linear(loader, "in_proj", config_.hidden_size, width, config_.use_bias);
-  column_bias_.resize(static_cast<size_t>(width));
-  if (config_.use_bias) column_bias_ = loader.take_float("in_proj.bias", Shape{width});
+  std::vector<float> scales, bias(static_cast<size_t>(width));
+  if (config_.use_bias) bias = loader.read_float("in_proj.bias", Shape{width});
   for (const auto& [columns, multiplier] : parts) {
     for (int64_t i = 0; i < columns; ++i) {
-      column_bias_[column_scale_.size()] *= static_cast<float>(multiplier);
-      column_scale_.push_back(static_cast<float>(multiplier * config_.in_multiplier));
+      bias[scales.size()] *= static_cast<float>(multiplier);
+      scales.push_back(static_cast<float>(multiplier * config_.in_multiplier));
     }
   }
+  column_scale_ = loader.place(std::move(scales));
+  column_bias_ = loader.place(std::move(bias));
   return Linear(loader, "in_proj", config_.hidden_size, width, false);
 }
 
@@ -109,14 +118,10 @@ void MambaMixer2::project_in(const ForwardBatch& batch, const float* x, float* p
   const int64_t tokens = batch.num_tokens(), width = config_.projected_width();
   in_proj_.forward(batch, x, tokens, projected);
   if (column_scale_.empty()) return;
-  const int64_t grain = std::max<int64_t>(1, 16384 / width);
-  batch.thread_pool->parallel_for(tokens, grain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      float* row = projected + t * width;
-      for (int64_t i = 0; i < width; ++i)
-        row[i] = row[i] * column_scale_[static_cast<size_t>(i)] + column_bias_[static_cast<size_t>(i)];
-    }
-  });
+  ScaleArgs args{projected, width, projected, width, tokens, width};
+  args.column_factor = column_scale_.data();
+  args.column_bias = column_bias_.data();
+  scale()(args, batch);
 }
 
 void MambaMixer2::convolve(const ForwardBatch& batch, const float* in, float* out) const {
@@ -125,12 +130,12 @@ void MambaMixer2::convolve(const ForwardBatch& batch, const float* in, float* ou
   args.x = in;
   args.x_stride = in_proj_.out_features();
   args.weight = conv_weight_.data();
-  args.bias = conv_bias_.empty() ? nullptr : conv_bias_.data();
+  args.bias = conv_bias_.data();
   args.silu = true;
   args.y = out;
   args.channels = args.y_stride = config_.conv_channels();
   args.width = config_.conv_kernel;
-  convolve_rows(args, metadata, kv_cache()[0], *batch.thread_pool);
+  convolve_rows(args, metadata, kv_cache()[0], batch);
 }
 
 SsdRing MambaMixer2::ring() const {
@@ -152,9 +157,9 @@ void MambaMixer2::replay(const ForwardBatch& batch, const SsdArgs& args) const {
   SsdReplayArgs replay;
   replay.ssd = args;
   replay.ring = ring();
-  replay.counts = metadata.write_pos_d.data();
-  replay.flush = metadata.is_flush_d.data();
-  ssd_replay_step()(replay, *batch.thread_pool);
+  replay.counts = device_array(batch, metadata.write_pos_d);
+  replay.flush = device_array(batch, metadata.is_flush_d);
+  ssd_replay_step()(replay, batch);
 }
 
 void MambaMixer2::fold_rings(const ForwardBatch& batch, SsdArgs args) const {
@@ -164,8 +169,8 @@ void MambaMixer2::fold_rings(const ForwardBatch& batch, SsdArgs args) const {
   SsdReplayArgs fold;
   fold.ssd = args;
   fold.ring = ring();
-  fold.counts = metadata.ring_counts_p.data();
-  ssd_replay_fold()(fold, *batch.thread_pool);
+  fold.counts = device_array(batch, metadata.ring_counts_p);
+  ssd_replay_fold()(fold, batch);
 }
 
 void MambaMixer2::fold_replayssm(int32_t slot, int32_t count, ThreadPool& pool) {
@@ -208,10 +213,10 @@ void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float*
   args.y = y;
   args.y_stride = config_.intermediate_size();
   if (decodes > 0) {
-    const StagedState state(*this, batch, 1, decode_slots(metadata, kv_cache()[1]), decodes);
+    const StagedState state(*this, batch, 1, decode_slots(batch, metadata, kv_cache()[1]), decodes);
     args.state = state.slots();
     args.rows = decodes;
-    replays ? replay(batch, args) : ssd_state_update()(args, *batch.thread_pool, *batch.workspace);
+    replays ? replay(batch, args) : ssd_state_update()(args, batch);
     state.write_back();
   }
   if (metadata.num_prefills > 0) {
@@ -220,15 +225,15 @@ void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float*
     args.c += decodes * args.c_stride;
     args.dt += decodes * args.dt_stride;
     args.y += decodes * args.y_stride;
-    const StagedState state(*this, batch, 1, prefill_slots(metadata, kv_cache()[1]), metadata.num_prefills,
-                            prefill_exports(metadata.exports));
+    const StagedState state(*this, batch, 1, prefill_slots(batch, metadata, kv_cache()[1]), metadata.num_prefills,
+                            prefill_exports(batch, metadata.exports));
     args.state = state.slots();
     args.rows = metadata.num_prefills;
-    args.query_start_loc = metadata.query_start_loc_p.data();
+    args.query_start_loc = device_array(batch, metadata.query_start_loc_p);
     args.exports = state.exports();
     args.chunk_size = batch.deterministic ? 1 : 0;
     if (replays) fold_rings(batch, args);
-    ssd_chunk_scan()(args, *batch.thread_pool, *batch.workspace);
+    ssd_chunk_scan()(args, batch);
     state.write_back();
   }
 }
@@ -243,7 +248,7 @@ void MambaMixer2::gate(const ForwardBatch& batch, const float* z, float* y) cons
     args.up = args.out = y;
     args.up_stride = args.out_stride = args.cols = inner_size;
     args.rows = batch.num_tokens();
-    activate()(args, *batch.thread_pool);
+    activate()(args, batch);
     return;
   }
   GatedRmsNormArgs args;
@@ -257,7 +262,7 @@ void MambaMixer2::gate(const ForwardBatch& batch, const float* z, float* y) cons
   args.groups = config_.norm_groups;
   args.gate = Gate::kSilu;
   const bool gate_first = config_.gate == MixerGate::kGateThenNorm;
-  (gate_first ? gate_then_rms_norm() : rms_norm_then_gate())(args, *batch.thread_pool);
+  (gate_first ? gate_then_rms_norm() : rms_norm_then_gate())(args, batch);
 }
 
 void MambaMixer2::forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate) {
@@ -277,7 +282,7 @@ void MambaMixer2::forward(const ForwardBatch& batch, const float* x, float* y, b
   scan(batch, xbc, projected + inner_size + channels, inner);
   // Tokens that pad the batch have no row: nothing else writes theirs.
   const int64_t computed = metadata.num_decode_tokens + metadata.num_prefill_tokens;
-  std::fill(inner + computed * inner_size, inner + tokens * inner_size, 0.0f);
+  zero_padding(batch, computed, inner, inner_size);
   gate(batch, projected, inner);
   out_proj_.forward(batch, inner, tokens, y, accumulate);
 }

@@ -96,12 +96,12 @@ class MambaMixer2 : public MambaBase {
 
   MambaMixer2Config config_;
   const EngineConfig& engine_config_;
-  std::vector<float> column_scale_, column_bias_;  // [projected_width], empty where all multipliers are 1
+  FloatArray column_scale_, column_bias_;  // [projected_width], empty where all multipliers are 1
   Linear in_proj_, out_proj_;
-  std::vector<float> conv_weight_;      // [W, conv_channels]
-  std::vector<float> conv_bias_;        // [conv_channels] or empty
-  std::vector<float> a_, d_, dt_bias_;  // [H]; a = -exp(A_log)
-  std::vector<float> norm_weight_;      // [intermediate_size], empty without a norm
+  FloatArray conv_weight_;      // [W, conv_channels]
+  FloatArray conv_bias_;        // [conv_channels] or empty
+  FloatArray a_, d_, dt_bias_;  // [H]; a = -exp(A_log)
+  FloatArray norm_weight_;      // [intermediate_size], empty without a norm
 };
 
 }  // namespace coluber

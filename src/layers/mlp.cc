@@ -2,6 +2,7 @@
 #include "layers/mlp.h"
 
 #include "base/error.h"
+#include "kernels/elementwise/scale.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -56,15 +57,17 @@ void Mlp::forward(const ForwardBatch& batch, const float* x, float* y, bool accu
   }
   args.out = first;
   args.out_stride = width;
-  activate()(args, *batch.thread_pool);
+  activate()(args, batch);
   if (config_.down_multiplier == 1)
     return down_.forward(batch, first, width, tokens, y, config_.hidden_size, accumulate);
   // The product's bias is multiplied too.
   const int64_t size = tokens * config_.hidden_size;
   float* out = batch.workspace->take<float>(size);
   down_.forward(batch, first, width, tokens, out, config_.hidden_size);
-  const auto factor = static_cast<float>(config_.down_multiplier);
-  for (int64_t i = 0; i < size; ++i) y[i] = accumulate ? y[i] + factor * out[i] : factor * out[i];
+  ScaleArgs scaled{out, config_.hidden_size, y, config_.hidden_size, tokens, config_.hidden_size};
+  scaled.factor = static_cast<float>(config_.down_multiplier);
+  scaled.accumulate = accumulate;
+  scale()(scaled, batch);
 }
 
 }  // namespace coluber

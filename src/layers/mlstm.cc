@@ -102,7 +102,7 @@ void Mlstm::recall(const ForwardBatch& batch, const float* qkvo, const float* ga
     args.num_heads = heads;
     args.key_dim = key_dim();
     args.value_dim = value_dim();
-    mlstm()(args, *batch.thread_pool, *batch.workspace);
+    mlstm()(args, batch);
     c.write_back();
   });
 }
@@ -127,7 +127,7 @@ void Mlstm::forward(const ForwardBatch& batch, const float* x, float* y, bool ac
   norm.tokens = tokens;
   norm.num_heads = config_.num_heads;
   norm.head_dim = value_dim();
-  head_norm()(norm, *batch.thread_pool);
+  head_norm()(norm, batch);
   out_proj_.forward(batch, out, tokens, y, accumulate);
 }
 

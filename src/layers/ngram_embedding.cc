@@ -10,6 +10,7 @@
 #include "cache/state_shape.h"
 #include "kernels/conv/causal_conv1d.h"
 #include "layers/recurrent_layer.h"
+#include "tensor/cuda_step.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -36,7 +37,7 @@ NgramEmbeddingConfig checked(const NgramEmbeddingConfig& config, const WeightLoa
 // Taps every `dilation` positions as a kernel of their whole width, [W', C].
 std::vector<float> take_dilated_weight(WeightLoader& loader, std::string_view name, int64_t channels, int64_t taps,
                                        int64_t dilation) {
-  const std::vector<float> weight = take_conv_weight(loader, name, channels, taps);
+  const std::vector<float> weight = read_conv_weight(loader, name, channels, taps);
   std::vector<float> wide(static_cast<size_t>(((taps - 1) * dilation + 1) * channels));
   for (int64_t j = 0; j < taps; ++j)
     std::copy_n(weight.begin() + j * channels, channels, wide.begin() + j * dilation * channels);
@@ -115,8 +116,8 @@ NgramEmbedding::Rows NgramEmbedding::decode_rows(const ForwardBatch& batch) cons
   const auto& metadata = batch.metadata<ShortConvAttentionMetadata>(*this);
   Rows rows;
   rows.count = metadata.num_decodes;
-  rows.conv = decode_slots(metadata, kv_cache()[0]);
-  rows.tokens = decode_slots(metadata, kv_cache()[1]);
+  rows.conv = decode_slots(batch, metadata, kv_cache()[0]);
+  rows.tokens = decode_slots(batch, metadata, kv_cache()[1]);
   return rows;
 }
 
@@ -126,8 +127,8 @@ NgramEmbedding::Rows NgramEmbedding::prefill_rows(const ForwardBatch& batch) con
   rows.first = metadata.num_decodes;
   rows.count = metadata.num_prefills;
   rows.query_start_loc = metadata.query_start_loc_p.data();
-  rows.conv = prefill_slots(metadata, kv_cache()[0]);
-  rows.tokens = prefill_slots(metadata, kv_cache()[1]);
+  rows.conv = prefill_slots(batch, metadata, kv_cache()[0]);
+  rows.tokens = prefill_slots(batch, metadata, kv_cache()[1]);
   return rows;
 }
 
@@ -217,7 +218,7 @@ void NgramEmbedding::convolve(const ForwardBatch& batch, const Rows& rows, const
   args.state = rows.conv;
   args.rows = rows.count;
   args.query_start_loc = rows.query_start_loc;
-  (rows.query_start_loc == nullptr ? causal_conv1d_update() : causal_conv1d())(args, *batch.thread_pool);
+  (rows.query_start_loc == nullptr ? causal_conv1d_update() : causal_conv1d())(args, batch);
 }
 
 void NgramEmbedding::forward(const ForwardBatch& batch, float* streams) {

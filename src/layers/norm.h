@@ -26,16 +26,14 @@ class RmsNorm {
   void forward(const ForwardBatch& batch, const float* x, int64_t x_stride, int64_t rows, float* y,
                int64_t y_stride) const;
 
-  const float* weight() const noexcept {
-    return weight_.empty() ? nullptr : weight_.data();
-  }  // [size], for fused kernels
+  const float* weight() const noexcept { return weight_.data(); }  // [size] or null, for fused kernels
   float eps() const noexcept { return eps_; }
   int64_t size() const noexcept { return size_; }
 
  private:
   int64_t size_;
   float eps_, weight_offset_ = 0;
-  std::vector<float> weight_;
+  FloatArray weight_;
 };
 
 class LayerNorm {
@@ -52,7 +50,7 @@ class LayerNorm {
  private:
   int64_t size_;
   float eps_, weight_offset_;
-  std::vector<float> weight_, bias_;
+  FloatArray weight_, bias_;
 };
 
 }  // namespace coluber

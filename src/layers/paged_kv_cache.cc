@@ -67,14 +67,14 @@ void PagedKvCache::store(const AttentionLayerBase& layer, const ForwardBatch& ba
     COLUBER_CHECK(slot < num_pages_ * pages_.block_size, "layer '{}': slot {} lies beyond {} pages of {} tokens",
                   layer.layer_name(), slot, num_pages_, pages_.block_size);
   }
-  store_kv()(StoreKvArgs{k, k_stride, v, v_stride, tokens, step.slot_mapping.data(), pages_}, *batch.thread_pool);
+  store_kv()(StoreKvArgs{k, k_stride, v, v_stride, tokens, step.slot_mapping.data(), pages_}, batch);
 }
 
 void PagedKvCache::store_extra(const AttentionLayerBase& layer, const ForwardBatch& batch, const float* extra,
                                int64_t extra_stride) const {
   const FullAttentionMetadata& step = metadata(layer, batch);
   store_kv()(StoreKvArgs{extra, extra_stride, nullptr, 0, batch.num_tokens(), step.slot_mapping.data(), extra_pages()},
-             *batch.thread_pool);
+             batch);
 }
 
 PagedAttentionArgs PagedKvCache::step(const AttentionLayerBase& layer, const ForwardBatch& batch) const {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "tensor/cuda_step.h"
 
 namespace coluber {
 
@@ -27,8 +28,12 @@ void SizeChecks::finish(const char* kind, const WeightLoader& loader) const {
                    layer_name_of(loader), problems_);
 }
 
-std::vector<float> take_conv_weight(WeightLoader& loader, std::string_view name, int64_t channels, int64_t width) {
-  const std::vector<float> stored = loader.take_float(name, Shape{channels, 1, width});
+FloatArray take_conv_weight(WeightLoader& loader, std::string_view name, int64_t channels, int64_t width) {
+  return loader.place(read_conv_weight(loader, name, channels, width));
+}
+
+std::vector<float> read_conv_weight(WeightLoader& loader, std::string_view name, int64_t channels, int64_t width) {
+  const std::vector<float> stored = loader.read_float(name, Shape{channels, 1, width});
   std::vector<float> weight(stored.size());
   for (int64_t c = 0; c < channels; ++c) {
     for (int64_t j = 0; j < width; ++j) {
@@ -48,30 +53,46 @@ StateSlots slots_in(const TensorView& state, const int32_t* indices, const uint8
   return slots;
 }
 
-StateSlots decode_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state) {
-  StateSlots slots = slots_in(state, metadata.state_indices_tensor_d.data(),
-                              metadata.has_initial_states_d.empty() ? nullptr : metadata.has_initial_states_d.data());
+StateSlots decode_slots(const Execution& on, const BaseMambaAttentionMetadata& metadata, const TensorView& state) {
+  StateSlots slots =
+      slots_in(state, device_array(on, metadata.state_indices_tensor_d),
+               metadata.has_initial_states_d.empty() ? nullptr : device_array(on, metadata.has_initial_states_d));
   slots.index_stride = metadata.state_indices_d_cols;
   return slots;
 }
 
-StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state) {
-  return slots_in(state, metadata.state_indices_tensor_p.data(), metadata.has_initial_states_p.data());
+StateSlots prefill_slots(const Execution& on, const BaseMambaAttentionMetadata& metadata, const TensorView& state) {
+  return slots_in(state, device_array(on, metadata.state_indices_tensor_p),
+                  device_array(on, metadata.has_initial_states_p));
 }
 
-StateExports prefill_exports(const PrefillExports& exports) {
+StateExports prefill_exports(const Execution& on, const PrefillExports& exports) {
   if (exports.starts.empty()) return {};
-  return {exports.starts.data(), exports.offsets.data(), exports.blocks.data()};
+  return {device_array(on, exports.starts), device_array(on, exports.offsets), device_array(on, exports.blocks)};
 }
 
-void convolve_rows(CausalConv1dArgs args, const StepRows& rows, const StateExports& exports, ThreadPool& pool) {
-  const float* x = args.x;
-  export_windows(args.width - 1, args.channels, rows, exports,
-                 [&](int64_t token, int64_t channel) { return x[token * args.x_stride + channel]; });
+void export_windows(const Execution& on, ConvWindowsArgs args, const StepRows& rows, const StateExports& exports) {
+  if (exports.starts == nullptr) return;
+  args.x += rows.first_prefill_token * args.x_stride;
+  if (args.factor != nullptr) args.factor += rows.first_prefill_token * args.x_stride;
+  args.state = rows.prefill_slots;
+  args.query_start_loc = rows.prefill_starts;
+  args.rows = rows.prefills;
+  args.exports = exports;
+  conv_windows()(args, on);
+}
+
+void convolve_rows(CausalConv1dArgs args, const StepRows& rows, const StateExports& exports, const Execution& on) {
+  ConvWindowsArgs windows;
+  windows.x = args.x;
+  windows.x_stride = args.x_stride;
+  windows.channels = args.channels;
+  windows.taps = args.width - 1;
+  export_windows(on, windows, rows, exports);
   if (rows.decodes > 0) {
     args.state = rows.decode_slots;
     args.rows = rows.decodes;
-    causal_conv1d_update()(args, pool);
+    causal_conv1d_update()(args, on);
   }
   if (rows.prefills > 0) {
     args.x += rows.first_prefill_token * args.x_stride;
@@ -79,27 +100,28 @@ void convolve_rows(CausalConv1dArgs args, const StepRows& rows, const StateExpor
     args.state = rows.prefill_slots;
     args.rows = rows.prefills;
     args.query_start_loc = rows.prefill_starts;
-    causal_conv1d()(args, pool);
+    causal_conv1d()(args, on);
   }
 }
 
-StepRows step_rows(const BaseMambaAttentionMetadata& metadata, const TensorView& state) {
+StepRows step_rows(const Execution& on, const BaseMambaAttentionMetadata& metadata, const TensorView& state) {
   StepRows rows;
   rows.decodes = rows.first_prefill_token = metadata.num_decodes;
   rows.prefills = metadata.num_prefills;
-  if (rows.decodes > 0) rows.decode_slots = decode_slots(metadata, state);
-  if (rows.prefills > 0) rows.prefill_slots = prefill_slots(metadata, state);
-  rows.prefill_starts = metadata.query_start_loc_p.data();
+  if (rows.decodes > 0) rows.decode_slots = decode_slots(on, metadata, state);
+  if (rows.prefills > 0) rows.prefill_slots = prefill_slots(on, metadata, state);
+  rows.prefill_starts = device_array(on, metadata.query_start_loc_p);
   return rows;
 }
 
 void convolve_rows(CausalConv1dArgs args, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
-                   ThreadPool& pool) {
-  convolve_rows(args, step_rows(metadata, state), prefill_exports(metadata.exports), pool);
+                   const Execution& on) {
+  convolve_rows(args, step_rows(on, metadata, state), prefill_exports(on, metadata.exports), on);
 }
 
 void zero_padding(const ForwardBatch& batch, int64_t computed, float* values, int64_t width) {
-  std::fill(values + computed * width, values + batch.num_tokens() * width, 0.0f);
+  if (computed < batch.num_tokens())
+    fill_zeros(batch, values + computed * width, (batch.num_tokens() - computed) * width);
 }
 
 void check_bound(const MambaBase& layer, std::span<const int64_t> state_elements) {

@@ -15,6 +15,7 @@
 #include "coluber/mamba_base.h"
 #include "coluber/model.h"
 #include "kernels/conv/causal_conv1d.h"
+#include "kernels/conv/conv_windows.h"
 #include "kernels/state_slots.h"
 #include "layers/weight_loader.h"
 
@@ -38,14 +39,15 @@ class SizeChecks {
 };
 
 // A convolution's weight [C, 1, W] as the kernels read it, [W, C].
-std::vector<float> take_conv_weight(WeightLoader& loader, std::string_view name, int64_t channels, int64_t width);
+std::vector<float> read_conv_weight(WeightLoader& loader, std::string_view name, int64_t channels, int64_t width);
+FloatArray take_conv_weight(WeightLoader& loader, std::string_view name, int64_t channels, int64_t width);
 
 // A layer's state (a view from kv_cache()) as kernels find its slots: `indices` [R] are read and written in place;
 // `has_initial_state` [R], null where every row has one.
 StateSlots slots_in(const TensorView& state, const int32_t* indices, const uint8_t* has_initial_state);
 // Rows [0, num_decodes) are tokens [0, num_decodes); the prefills' tokens follow.
-StateSlots decode_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
-StateSlots prefill_slots(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
+StateSlots decode_slots(const Execution& on, const BaseMambaAttentionMetadata& metadata, const TensorView& state);
+StateSlots prefill_slots(const Execution& on, const BaseMambaAttentionMetadata& metadata, const TensorView& state);
 
 // A step's rows for one state: decodes of a token each, from the first token on, then prefills.
 struct StepRows {
@@ -57,42 +59,18 @@ struct StepRows {
   const int32_t* prefill_starts = nullptr;  // [prefills + 1]
 };
 
-StepRows step_rows(const BaseMambaAttentionMetadata& metadata, const TensorView& state);
+StepRows step_rows(const Execution& on, const BaseMambaAttentionMetadata& metadata, const TensorView& state);
 
 // The states that the step wants from inside its prefills; none where it wants none.
-StateExports prefill_exports(const PrefillExports& exports);
-// The windows of a convolution at those places: its last `taps` inputs, which `input(token, channel)` gives from the
-// step's first token on. Before the convolution, which overwrites the windows that the rows begin with.
-template <typename Input>
-void export_windows(int64_t taps, int64_t channels, const StepRows& rows, const StateExports& exports,
-                    const Input& input) {
-  if (exports.starts == nullptr) return;
-  const StateSlots& slots = rows.prefill_slots;
-  for (int64_t row = 0; row < rows.prefills; ++row) {
-    const int64_t first = rows.first_prefill_token + rows.prefill_starts[row];
-    const void* before = slots.source(row);
-    for (int64_t i = exports.first(row); i < exports.last(row); ++i) {
-      void* out = slots.at(exports.slots[i]);
-      for (int64_t j = 0; j < taps; ++j) {
-        const int64_t token = exports.offsets[i] - taps + j;  // below 0: what the row began with
-        for (int64_t c = 0; c < channels; ++c) {
-          float value = 0.0f;
-          if (token >= 0)
-            value = input(first + token, c);
-          else if (before != nullptr)
-            value = load_state_element(before, slots.dtype, (taps + token) * channels + c);
-          store_state_element(out, slots.dtype, j * channels + c, value);
-        }
-      }
-    }
-  }
-}
-
+StateExports prefill_exports(const Execution& on, const PrefillExports& exports);
+// The windows of a convolution at those places, before the convolution. `args` says everything but rows and state, from
+// the step's first token on.
+void export_windows(const Execution& on, ConvWindowsArgs args, const StepRows& rows, const StateExports& exports);
 // A causal convolution of the rows, and its windows at the places of `exports`. `args` says everything but rows and
 // state, from the step's first token on.
-void convolve_rows(CausalConv1dArgs args, const StepRows& rows, const StateExports& exports, ThreadPool& pool);
+void convolve_rows(CausalConv1dArgs args, const StepRows& rows, const StateExports& exports, const Execution& on);
 void convolve_rows(CausalConv1dArgs args, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
-                   ThreadPool& pool);
+                   const Execution& on);
 
 // Of a tensor [T, width]: tokens from `computed` on pad the batch; they have no row, and nothing else writes theirs.
 void zero_padding(const ForwardBatch& batch, int64_t computed, float* values, int64_t width);

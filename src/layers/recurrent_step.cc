@@ -13,7 +13,8 @@ RecurrentStep::RecurrentStep(const MambaBase& layer, const ForwardBatch& batch,
 
 StateSlots RecurrentStep::slots(const RecurrentRows& rows, size_t state) const {
   const TensorView& view = layer_.kv_cache()[state];
-  return rows.query_start_loc == nullptr ? decode_slots(metadata_, view) : prefill_slots(metadata_, view);
+  return rows.query_start_loc == nullptr ? decode_slots(batch_, metadata_, view)
+                                         : prefill_slots(batch_, metadata_, view);
 }
 
 void RecurrentStep::zero_padding(float* values, int64_t width) const {
@@ -30,7 +31,7 @@ void RecurrentStep::token_shift(const float* x, int64_t cols, size_t state, floa
     args.query_start_loc = rows.query_start_loc;
     args.rows = rows.rows;
     args.cols = cols;
-    coluber::token_shift()(args, *batch_.thread_pool);
+    coluber::token_shift()(args, batch_);
   });
 }
 

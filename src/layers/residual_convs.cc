@@ -18,7 +18,7 @@ ResidualConvs::ResidualConvs(const std::vector<ResidualConvConfig>& convs, int64
   for (const ResidualConvConfig& conv : convs) checks.expect_positive(conv.weight.c_str(), conv.channels);
   checks.finish("residual convolution", loader);
   for (const ResidualConvConfig& conv : convs) {
-    convs_.push_back({conv.channels, take_conv_weight(loader, conv.weight, conv.channels, conv_kernel)});
+    convs_.push_back({conv.channels, read_conv_weight(loader, conv.weight, conv.channels, conv_kernel)});
     state_elements_.push_back((conv_kernel - 1) * conv.channels);
     float* last = convs_.back().weight.data() + (conv_kernel - 1) * conv.channels;
     for (int64_t c = 0; c < conv.channels; ++c) last[c] += 1.0f;
@@ -56,7 +56,7 @@ void ResidualConvs::forward(const ForwardBatch& batch, size_t index, const float
   args.y = y;
   args.x_stride = args.y_stride = args.channels = conv.channels;
   args.width = conv_kernel_;
-  convolve_rows(args, metadata, kv_cache()[index], *batch.thread_pool);
+  convolve_rows(args, metadata, kv_cache()[index], batch);
   // Tokens that pad the batch have no row: nothing else writes theirs.
   const int64_t computed = metadata.num_decode_tokens + metadata.num_prefill_tokens;
   std::fill(y + computed * conv.channels, y + tokens * conv.channels, 0.0f);

@@ -108,7 +108,7 @@ void RgLru::convolve(const ForwardBatch& batch, const float* in, float* out) con
   args.y = out;
   args.x_stride = args.y_stride = args.channels = config_.lru_width;
   args.width = config_.conv_kernel;
-  convolve_rows(args, batch.metadata<RecurrentAttentionMetadata>(*this), kv_cache()[0], *batch.thread_pool);
+  convolve_rows(args, batch.metadata<RecurrentAttentionMetadata>(*this), kv_cache()[0], batch);
 }
 
 void RgLru::recur(const ForwardBatch& batch, const RecurrentStep& step, const float* input_gate,
@@ -126,7 +126,7 @@ void RgLru::recur(const ForwardBatch& batch, const RecurrentStep& step, const fl
     args.state = state.slots();
     args.query_start_loc = rows.query_start_loc;
     args.rows = rows.rows;
-    (rows.query_start_loc == nullptr ? rg_lru_update() : rg_lru())(args, *batch.thread_pool);
+    (rows.query_start_loc == nullptr ? rg_lru_update() : rg_lru())(args, batch);
     state.write_back();
   });
 }
@@ -146,8 +146,7 @@ void RgLru::forward(const ForwardBatch& batch, const float* x, float* y, bool ac
   run_gate(batch, recurrent_gate_, unit, recurrent_gate);
   recur(batch, step, input_gate, recurrent_gate, unit);
   linear_y_.forward(batch, x, tokens, branch);
-  activate()(ActivateArgs{config_.activation, branch, width, unit, width, branch, width, tokens, width},
-             *batch.thread_pool);
+  activate()(ActivateArgs{config_.activation, branch, width, unit, width, branch, width, tokens, width}, batch);
   linear_out_.forward(batch, branch, tokens, y, accumulate);
 }
 

@@ -55,7 +55,7 @@ class RgLru : public MambaBase {
   RgLruConfig config_;
   const EngineConfig& engine_config_;
   Linear linear_y_, linear_x_, linear_out_;
-  std::vector<float> conv_weight_;                   // [W, C]
+  FloatArray conv_weight_;                           // [W, C]
   std::vector<float> conv_bias_;                     // [C]
   std::vector<Linear> input_gate_, recurrent_gate_;  // [heads]
   std::vector<float> log_decay_;                     // [C]

@@ -35,7 +35,7 @@ void Rotation::forward(const ForwardBatch& batch, const Heads& q, const Heads& k
     args.frequencies = (is_long ? turns_.long_frequencies : turns_.frequencies).data();
     args.positions = batch.positions.data() + begin;
     args.num_tokens = end - begin;
-    rope()(args, *batch.thread_pool, *batch.workspace);
+    rope()(args, batch);
   };
   if (turns_.long_frequencies.empty() || batch.long_rope.empty()) return turn(0, batch.num_tokens(), false);
   const auto rows = static_cast<size_t>(batch.num_reqs());

@@ -64,7 +64,7 @@ void Rwkv4TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, 
   step.token_shift(x, hidden, 0, delta);
   TokenMixArgs mix{x,      delta, {mix_k_.data(), mix_v_.data(), mix_r_.data()}, {}, {mixed_k, mixed_v, mixed_r}, 3,
                    tokens, hidden};
-  token_mix()(mix, *batch.thread_pool);
+  token_mix()(mix, batch);
   key_.forward(batch, mixed_k, tokens, k);
   value_.forward(batch, mixed_v, tokens, v);
   receptance_.forward(batch, mixed_r, tokens, r);
@@ -83,7 +83,7 @@ void Rwkv4TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, 
     args.query_start_loc = rows.query_start_loc;
     args.rows = rows.rows;
     args.cols = inner;
-    wkv4()(args, *batch.thread_pool);
+    wkv4()(args, batch);
   });
   step.zero_padding(r, inner);
   output_.forward(batch, r, tokens, y);

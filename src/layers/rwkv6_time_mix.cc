@@ -117,11 +117,11 @@ void Rwkv6TimeMix::mix(const ForwardBatch& batch, const float* x, const float* d
     args.mu[0] = mix_x_.data();
     args.out[0] = base;
     args.mixes = 1;
-    token_mix()(args, *batch.thread_pool);
+    token_mix()(args, batch);
     const int64_t width = mix_down_->out_features(), rank = width / kMixes;
     float* narrow = batch.workspace->take<float>(tokens * width);
     mix_down_->forward(batch, base, tokens, narrow);
-    wkv_map()(WkvMapArgs{WkvMap::kTanh, narrow, nullptr, narrow, tokens, width}, *batch.thread_pool);
+    wkv_map()(WkvMapArgs{WkvMap::kTanh, narrow, nullptr, narrow, tokens, width}, batch);
     for (int64_t j = 0; j < kMixes; ++j) {
       float* own = batch.workspace->take<float>(tokens * hidden);
       mix_up_[static_cast<size_t>(j)].forward(batch, narrow + j * rank, width, tokens, own, hidden);
@@ -134,7 +134,7 @@ void Rwkv6TimeMix::mix(const ForwardBatch& batch, const float* x, const float* d
     args.mu[j - first] = mu[j];
     args.out[j - first] = mixed.of[j];
   }
-  token_mix()(args, *batch.thread_pool);
+  token_mix()(args, batch);
 }
 
 void Rwkv6TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, float*) {
@@ -154,7 +154,7 @@ void Rwkv6TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, 
   if (gate_) gate_->forward(batch, mixed.of[4], tokens, gate);
   if (config_.data_dependent) {
     decay_lora_->forward(batch, mixed.of[0], w);
-    wkv_map()(WkvMapArgs{WkvMap::kExpNegExp, w, decay_.data(), w, tokens, hidden}, *batch.thread_pool);
+    wkv_map()(WkvMapArgs{WkvMap::kExpNegExp, w, decay_.data(), w, tokens, hidden}, batch);
   }
   float* out = mixed.of[1];
   step.each([&](const RecurrentRows& rows) {
@@ -173,7 +173,7 @@ void Rwkv6TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, 
     args.rows = rows.rows;
     args.num_heads = config_.num_heads;
     args.head_dim = head_dim();
-    wkv6()(args, *batch.thread_pool, *batch.workspace);
+    wkv6()(args, batch);
     state.write_back();
   });
   step.zero_padding(out, hidden);
@@ -188,7 +188,7 @@ void Rwkv6TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, 
   norm.tokens = tokens;
   norm.num_heads = config_.num_heads;
   norm.head_dim = head_dim();
-  head_norm()(norm, *batch.thread_pool);
+  head_norm()(norm, batch);
   output_.forward(batch, out, tokens, y);
 }
 

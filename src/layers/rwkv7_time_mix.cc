@@ -114,7 +114,7 @@ void Rwkv7TimeMix::project(const ForwardBatch& batch, const float* x, const floa
     mix.mu[j] = mixes_.data() + j * hidden;
     mix.out[j] = s.mixed[j];
   }
-  token_mix()(mix, *batch.thread_pool);
+  token_mix()(mix, batch);
   receptance_.forward(batch, s.mixed[kMixR], tokens, s.r);
   key_.forward(batch, s.mixed[kMixK], tokens, s.k);
   value_.forward(batch, s.mixed[kMixV], tokens, s.v);
@@ -141,7 +141,7 @@ void Rwkv7TimeMix::prepare(const ForwardBatch& batch, const Values& s, float* ca
   args.tokens = tokens;
   args.num_heads = config_.num_heads;
   args.head_dim = head_dim();
-  wkv7_prepare()(args, *batch.thread_pool);
+  wkv7_prepare()(args, batch);
 }
 
 void Rwkv7TimeMix::finish(const ForwardBatch& batch, const Values& s) const {
@@ -160,7 +160,7 @@ void Rwkv7TimeMix::finish(const ForwardBatch& batch, const Values& s) const {
   norm.tokens = batch.num_tokens();
   norm.num_heads = config_.num_heads;
   norm.head_dim = head_dim();
-  head_norm()(norm, *batch.thread_pool);
+  head_norm()(norm, batch);
 }
 
 void Rwkv7TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, float* carry) {
@@ -192,7 +192,7 @@ void Rwkv7TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, 
     args.rows = rows.rows;
     args.num_heads = config_.num_heads;
     args.head_dim = head_dim();
-    wkv7()(args, *batch.thread_pool, *batch.workspace);
+    wkv7()(args, batch);
     state.write_back();
   });
   step.zero_padding(s.out, hidden);

@@ -63,14 +63,14 @@ void RwkvChannelMix::forward(const ForwardBatch& batch, const float* x, float* y
   mix.mixes = receptance_ ? 2 : 1;
   mix.tokens = tokens;
   mix.cols = hidden;
-  token_mix()(mix, *batch.thread_pool);
+  token_mix()(mix, batch);
   key_.forward(batch, mixed_k, tokens, wide);
   ActivateArgs square;
   square.activation = Activation::kRelu2;
   square.gate_stride = square.out_stride = square.cols = inner;
   square.gate = square.out = wide;
   square.rows = tokens;
-  activate()(square, *batch.thread_pool);
+  activate()(square, batch);
   value_.forward(batch, wide, tokens, y);
   if (!receptance_) return;
   receptance_->forward(batch, mixed_r, tokens, mixed_k);
@@ -81,7 +81,7 @@ void RwkvChannelMix::forward(const ForwardBatch& batch, const float* x, float* y
   gate.out = y;
   gate.gate_stride = gate.up_stride = gate.out_stride = gate.cols = hidden;
   gate.rows = tokens;
-  activate()(gate, *batch.thread_pool);
+  activate()(gate, batch);
 }
 
 }  // namespace coluber

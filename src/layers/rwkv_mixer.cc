@@ -79,12 +79,11 @@ void RwkvLora::forward(const ForwardBatch& batch, const float* x, float* y, std:
   WorkspaceScope scope(*batch.workspace);
   float* narrow = batch.workspace->take<float>(tokens * down_.out_features());
   down_.forward(batch, x, tokens, narrow);
-  if (map_) wkv_map()(WkvMapArgs{*map_, narrow, nullptr, narrow, tokens, down_.out_features()}, *batch.thread_pool);
+  if (map_) wkv_map()(WkvMapArgs{*map_, narrow, nullptr, narrow, tokens, down_.out_features()}, batch);
   up_.forward(batch, narrow, tokens, y);
   COLUBER_CHECK(bias_.empty() || outer, "a bias is added with the map behind it");
   if (outer)
-    wkv_map()(WkvMapArgs{*outer, y, bias_.empty() ? nullptr : bias_.data(), y, tokens, up_.out_features()},
-              *batch.thread_pool);
+    wkv_map()(WkvMapArgs{*outer, y, bias_.empty() ? nullptr : bias_.data(), y, tokens, up_.out_features()}, batch);
 }
 
 }  // namespace coluber

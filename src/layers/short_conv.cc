@@ -7,6 +7,7 @@
 #include "cache/state_shape.h"
 #include "kernels/conv/short_conv.h"
 #include "layers/recurrent_layer.h"
+#include "tensor/cuda_step.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -29,7 +30,7 @@ ShortConv::ShortConv(const ShortConvConfig& config, WeightLoader loader)
       in_proj_(loader, "in_proj", config_.hidden_size, 3 * config_.hidden_size, config_.use_bias),
       out_proj_(loader, "out_proj", config_.hidden_size, config_.hidden_size, config_.use_bias),
       conv_weight_(take_conv_weight(loader, "conv.weight", config_.hidden_size, config_.conv_kernel)) {
-  if (config_.use_bias) conv_bias_ = loader.take_float("conv.bias", Shape{config_.hidden_size});
+  if (config_.use_bias) conv_bias_ = loader.take_array("conv.bias", Shape{config_.hidden_size});
   loader.config().register_layer(*this);
 }
 
@@ -50,35 +51,38 @@ void ShortConv::forward(const ForwardBatch& batch, const float* x, float* y, boo
   in_proj_.forward(batch, x, tokens, bcx);
   // Tokens that pad the batch have no row: nothing else writes theirs.
   const int64_t computed = metadata.num_decode_tokens + metadata.num_prefill_tokens;
-  std::fill(gated + computed * channels, gated + tokens * channels, 0.0f);
+  zero_padding(batch, computed, gated, channels);
   ShortConvArgs args;
   args.b = bcx;
   args.c_gate = bcx + channels;
   args.x = bcx + 2 * channels;
   args.in_stride = 3 * channels;
   args.weight = conv_weight_.data();
-  args.bias = conv_bias_.empty() ? nullptr : conv_bias_.data();
+  args.bias = conv_bias_.data();
   args.y = gated;
   args.channels = args.y_stride = channels;
   args.width = config_.conv_kernel;
-  export_windows(config_.conv_kernel - 1, channels, step_rows(metadata, kv_cache()[0]),
-                 prefill_exports(metadata.exports), [&](int64_t token, int64_t channel) {
-                   return args.b[token * args.in_stride + channel] * args.x[token * args.in_stride + channel];
-                 });
+  ConvWindowsArgs windows;
+  windows.x = args.x;
+  windows.factor = args.b;
+  windows.x_stride = args.in_stride;
+  windows.channels = channels;
+  windows.taps = config_.conv_kernel - 1;
+  export_windows(batch, windows, step_rows(batch, metadata, kv_cache()[0]), prefill_exports(batch, metadata.exports));
   if (metadata.num_decodes > 0) {
-    args.state = decode_slots(metadata, kv_cache()[0]);
+    args.state = decode_slots(batch, metadata, kv_cache()[0]);
     args.rows = metadata.num_decodes;
-    short_conv_update()(args, *batch.thread_pool);
+    short_conv_update()(args, batch);
   }
   if (metadata.num_prefills > 0) {
     args.b += metadata.num_decodes * args.in_stride;
     args.c_gate += metadata.num_decodes * args.in_stride;
     args.x += metadata.num_decodes * args.in_stride;
     args.y += metadata.num_decodes * args.y_stride;
-    args.state = prefill_slots(metadata, kv_cache()[0]);
+    args.state = prefill_slots(batch, metadata, kv_cache()[0]);
     args.rows = metadata.num_prefills;
-    args.query_start_loc = metadata.query_start_loc_p.data();
-    short_conv()(args, *batch.thread_pool);
+    args.query_start_loc = device_array(batch, metadata.query_start_loc_p);
+    short_conv()(args, batch);
   }
   out_proj_.forward(batch, gated, tokens, y, accumulate);
 }

@@ -42,8 +42,8 @@ class ShortConv : public MambaBase {
   ShortConvConfig config_;
   const EngineConfig& engine_config_;
   Linear in_proj_, out_proj_;
-  std::vector<float> conv_weight_;  // [W, D]
-  std::vector<float> conv_bias_;    // [D] or empty
+  FloatArray conv_weight_;  // [W, D]
+  FloatArray conv_bias_;    // [D] or empty
 };
 
 }  // namespace coluber

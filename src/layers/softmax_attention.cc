@@ -96,7 +96,7 @@ void SoftmaxAttention::attend(const ForwardBatch& batch, const float* q, const f
   args.bias_extent = options.bias_extent;
   if (selector_) args.selection = selector_->select(*this, cache_, batch, options.x, options.query_source, args);
   check_paged_attention(args);
-  paged_attention()(args, *batch.thread_pool, *batch.workspace);
+  paged_attention()(args, batch);
 }
 
 ExportedKeyValues SoftmaxAttention::export_key_values(std::span<const int32_t> pages, int64_t num_tokens) const {

@@ -26,7 +26,7 @@ void StreamsNorm::forward(const ForwardBatch& batch, const float* x, int64_t row
     args.weight = weight_.data() + s * size_;
     args.weight_offset = weight_offset_;
     args.eps = eps_;
-    rms_norm()(args, *batch.thread_pool);
+    rms_norm()(args, batch);
   }
 }
 

@@ -21,6 +21,7 @@ constexpr int64_t kMostStandInBytes = int64_t{1} << 36;
 constexpr int64_t kMostCopiedStandIns = int64_t{1} << 24;
 constexpr size_t kMostProblems = 1000;
 constexpr size_t kMostProblemsShown = 100;
+constexpr size_t kMostHostShown = 12;
 
 // Zeros that cost addresses and no memory: the system backs pages that are only read with one page of zeros.
 class ZeroPages {
@@ -90,6 +91,14 @@ struct WeightLoader::Books {
         context.weights.describe(), context.config_path, list);
   }
 
+  [[noreturn]] void refuse_device() const {
+    std::string list;
+    for (size_t i = 0; i < std::min(on_host.size(), kMostHostShown); ++i) list += "\n  " + on_host[i];
+    if (on_host.size() > kMostHostShown) list += fmt::format("\n  and {} more", on_host.size() - kMostHostShown);
+    throw make_error(ErrorCode::kUnsupported, "{} has layers that run on the CPU alone; use --device cpu:{}",
+                     context.weights.describe(), list);
+  }
+
   void mark_used(const std::string& name, const TensorView& tensor) {
     if (!used.insert(name).second) return;
     done_bytes += tensor.size_bytes();
@@ -153,6 +162,7 @@ struct WeightLoader::Books {
   ModelLoadContext& context;
   std::set<std::string> used;
   std::vector<std::string> problems;
+  std::vector<std::string> on_host;  // what cannot run on the device
   std::vector<std::unique_ptr<ZeroPages>> zeros;
   int64_t copied_stand_ins = 0;
   std::vector<std::pair<std::string, std::string>> ignored;  // prefix, why
@@ -206,6 +216,19 @@ TensorView WeightLoader::take(std::string_view name, const Shape& expected) {
 }
 
 std::vector<float> WeightLoader::take_float(std::string_view name, const Shape& expected) {
+  keep_on_host(fmt::format("'{}' is read by the CPU", full_name(name)));
+  return read_float(name, expected);
+}
+
+void WeightLoader::keep_on_host(std::string_view why) {
+  if (!device().is_host()) books_->on_host.emplace_back(why);
+}
+
+FloatArray WeightLoader::place(std::vector<float> values) const {
+  return {std::move(values), describe_only() ? cpu_device() : device()};
+}
+
+std::vector<float> WeightLoader::read_float(std::string_view name, const Shape& expected) {
   const size_t problems = books_->problems.size();
   const TensorView tensor = take(name, expected);
   const int64_t count = tensor.shape.count();
@@ -262,9 +285,14 @@ void WeightLoader::ignore(std::string_view prefix, std::string_view why) {
 void WeightLoader::release(const TensorView& tensor) const noexcept { books_->context.weights.release(tensor); }
 
 ThreadPool& WeightLoader::thread_pool() const { return books_->context.thread_pool; }
+Device& WeightLoader::device() const {
+  return books_->context.device != nullptr ? *books_->context.device : cpu_device();
+}
 EngineConfig& WeightLoader::config() const { return books_->context.config; }
 // Once something is wrong the load can only end in a message: what was found first is not worth packing.
-bool WeightLoader::describe_only() const { return books_->context.describe_only || !books_->problems.empty(); }
+bool WeightLoader::describe_only() const {
+  return books_->context.describe_only || !books_->problems.empty() || !books_->on_host.empty();
+}
 
 void WeightLoader::count_matmul(int64_t parameters, int64_t bytes) {
   books_->matmul_parameters += parameters;
@@ -273,6 +301,7 @@ void WeightLoader::count_matmul(int64_t parameters, int64_t bytes) {
 
 void WeightLoader::finish(ModelInfo& info) {
   if (!books_->problems.empty()) books_->fail(false);
+  if (!books_->on_host.empty()) books_->refuse_device();
   const WeightSource& weights = books_->context.weights;
   std::map<DType, int64_t> by_dtype;
   std::vector<int64_t> left_out(books_->ignored.size());

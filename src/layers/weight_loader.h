@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "coluber/registry.h"
+#include "tensor/float_array.h"
 
 namespace coluber {
 
@@ -32,8 +33,14 @@ class WeightLoader {
   // not fit is noted for `finish`, and zeros of the expected shape come back (float32; any-size as 1). Throws what
   // `finish` would once 1000 problems are noted, or where the zeros would be larger than any model's weight.
   TensorView take(std::string_view name, const Shape& expected);
-  // A float32 copy. Throws what `finish` would once zeros for tensors that do not fit fill 16 MiB.
+  // A float32 copy that stays on the host: a layer that takes one runs on the CPU alone, and `finish` says so where the
+  // model is to run on another device. Throws what `finish` would once zeros for tensors that do not fit fill 16 MiB.
   std::vector<float> take_float(std::string_view name, const Shape& expected);
+  // The same for a layer that computes with it what it then places, or places it as it is.
+  std::vector<float> read_float(std::string_view name, const Shape& expected);
+  FloatArray take_array(std::string_view name, const Shape& expected) { return place(read_float(name, expected)); }
+  // Where the layer's kernels read it.
+  FloatArray place(std::vector<float> values) const;
   // Copies of whole numbers (int64 or int32): tables beside the weights. Zeros where the loader only describes.
   std::vector<int64_t> take_integers(std::string_view name, const Shape& expected);
   // The first of the names that is there (both spellings of published checkpoints); the first one in messages.
@@ -45,6 +52,9 @@ class WeightLoader {
   void release(const TensorView& tensor) const noexcept;
 
   ThreadPool& thread_pool() const;
+  Device& device() const;  // where weights go
+  // What is asked of the layer runs on the CPU alone: as take_float.
+  void keep_on_host(std::string_view why);
   EngineConfig& config() const;
   bool describe_only() const;  // true: check and count, do not pack (ModelLoadContext)
   // Counts a weight for ModelInfo: `multiplied` parameters a token meets, `streamed` bytes one decode step reads.

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/decoder.h"
 
-#include <algorithm>
 #include <cmath>
 
+#include "kernels/elementwise/scale.h"
+#include "tensor/cuda_step.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
 namespace {
 
-void scale(float* values, int64_t count, double factor) {
-  if (factor == 1.0) return;
-  const auto f = static_cast<float>(factor);
-  for (int64_t i = 0; i < count; ++i) values[i] *= f;
+void scale_in_place(const ForwardBatch& batch, float* values, int64_t rows, int64_t cols, double factor) {
+  if (factor != 1.0) scale()(ScaleArgs{values, cols, values, cols, rows, cols, static_cast<float>(factor)}, batch);
 }
 
 }  // namespace
@@ -30,8 +29,9 @@ Decoder::Decoder(ModelLoadContext& context, DecoderConfig config, const MakeBloc
       lm_head_(root_, config_.lm_head, embed_tokens_, config_.tied, {config_.lm_head_bias, config_.logits_size}) {
   if (!config_.embed_norm.empty()) embed_norm_ = make_norm(config_.embed_norm);
   const Shape width{config_.hidden_size};
-  if (!config_.input_bias.empty()) input_bias_ = base_.take_float(config_.input_bias, width);
-  if (!config_.input_scale.empty()) input_scale_ = base_.take_float(config_.input_scale, width);
+  if (!config_.input_bias.empty()) input_bias_ = base_.take_array(config_.input_bias, width);
+  if (!config_.input_scale.empty()) input_scale_ = base_.take_array(config_.input_scale, width);
+  if (config_.logits_softcap != 0) root_.keep_on_host("a cap on logits is computed by the CPU");
   for (const IgnoredWeights& weights : config_.ignored) root_.ignore(weights.prefix, weights.why);
   for (int64_t i = 0; i < config_.num_layers; ++i) {
     blocks_.push_back(make_block({root_, base_, base_.scoped(config_.layers + "." + std::to_string(i)), i}));
@@ -48,11 +48,13 @@ Decoder::Decoder(ModelLoadContext& context, DecoderConfig config, const MakeBloc
 void Decoder::embed(const ForwardBatch& batch, float* x) const {
   const int64_t tokens = batch.num_tokens(), width = config_.hidden_size;
   embed_tokens_.forward(batch, x);
-  scale(x, tokens * width, config_.embedding_multiplier);
-  for (int64_t t = 0; t < tokens; ++t, x += width) {
-    for (size_t d = 0; d < input_bias_.size(); ++d) x[d] += input_bias_[d];
-    for (size_t d = 0; d < input_scale_.size(); ++d) x[d] *= input_scale_[d];
-  }
+  scale_in_place(batch, x, tokens, width, config_.embedding_multiplier);
+  ScaleArgs args{x, width, x, width, tokens, width};
+  args.column_bias = input_bias_.data();
+  if (!input_bias_.empty()) scale()(args, batch);
+  args.column_bias = nullptr;
+  args.column_factor = input_scale_.data();
+  if (!input_scale_.empty()) scale()(args, batch);
 }
 
 void Decoder::forward(const ForwardBatch& batch) {
@@ -65,12 +67,12 @@ void Decoder::forward(const ForwardBatch& batch) {
   if (embed_norm_) normalize(batch, *embed_norm_, stream.x, stream.x);
   if (config_.keep_embedded) {
     float* embedded = batch.workspace->take<float>(size);
-    std::copy_n(stream.x, size, embedded);
+    copy_floats(batch, stream.x, embedded, size);
     stream.embedded = embedded;
   }
   if (config_.carry_width > 0) {
     stream.carry = batch.workspace->take<float>(tokens * config_.carry_width);
-    std::fill_n(stream.carry, tokens * config_.carry_width, 0.0f);
+    fill_zeros(batch, stream.carry, tokens * config_.carry_width);
   }
   for (size_t i = 0; i < blocks_.size(); ++i) {
     if (config_.hidden_has_embedding) batch.record_hidden(static_cast<int>(i), stream.x, config_.hidden_size);
@@ -96,9 +98,10 @@ void Decoder::normalize(const ForwardBatch& batch, const Norm& norm, const float
 }
 
 void Decoder::finish_logits(const ForwardBatch& batch) const {
-  const int64_t count = static_cast<int64_t>(batch.logits_rows.size()) * lm_head_.logits_size();
-  scale(batch.logits, count, config_.logits_scale);
+  const auto rows = static_cast<int64_t>(batch.logits_rows.size());
+  scale_in_place(batch, batch.logits, rows, lm_head_.logits_size(), config_.logits_scale);
   if (config_.logits_softcap == 0) return;
+  const int64_t count = rows * lm_head_.logits_size();
   const auto cap = static_cast<float>(config_.logits_softcap);
   for (int64_t i = 0; i < count; ++i) batch.logits[i] = cap * std::tanh(batch.logits[i] / cap);
 }

@@ -122,7 +122,7 @@ class Decoder : public Model {
   WeightLoader root_, base_;
   Embedding embed_tokens_;
   std::optional<Norm> embed_norm_;
-  std::vector<float> input_bias_, input_scale_;  // [D] or empty
+  FloatArray input_bias_, input_scale_;  // [D] or empty
   Norm norm_;
   LmHead lm_head_;
   std::vector<std::unique_ptr<DecoderBlock>> blocks_;

@@ -224,7 +224,7 @@ class PooledIndexer final : public KeySelector {
     args.w = &gate_;
     args.c = note + dim;
     args.ldc = stride;
-    gemm()(args, *batch.thread_pool, *batch.workspace);
+    gemm()(args, batch);
   }
 
   bool make_queries(const ForwardBatch& batch, const float* x, const float* query_source, float* q,
@@ -298,7 +298,7 @@ class HyperConnection {
     norm.x_stride = norm.y_stride = norm.cols = width;
     norm.rows = tokens;
     norm.eps = norm_eps_;
-    rms_norm()(norm, *batch.thread_pool);
+    rms_norm()(norm, batch);
     GemmArgs args;
     args.a = normed;
     args.lda = width;
@@ -306,7 +306,7 @@ class HyperConnection {
     args.w = &fn_;
     args.c = mix;
     args.ldc = mixes();
-    gemm()(args, *batch.thread_pool, *batch.workspace);
+    gemm()(args, batch);
     batch.thread_pool->parallel_for(tokens, 4, [&](int64_t begin, int64_t end, int) {
       for (int64_t t = begin; t < end; ++t) {
         finish_mix(mix + t * mixes());

@@ -269,8 +269,9 @@ std::unique_ptr<Model> load_named(ModelLoadContext& context, bool first_release)
 std::unique_ptr<Model> load(ModelLoadContext& context) {
   if (!InklingFirstRelease::is_it(context.weights)) return load_named(context, false);
   const InklingFirstRelease weights(context.weights);
-  ModelLoadContext renamed{context.config_json, context.config_path,  weights, context.config, context.thread_pool,
-                           context.progress,    context.describe_only};
+  ModelLoadContext renamed{context.config_json,   context.config_path, weights,
+                           context.config,        context.thread_pool, context.progress,
+                           context.describe_only, context.device};
   return load_named(renamed, true);
 }
 

@@ -218,7 +218,7 @@ class MeanIndexer final : public KeySelector {
     args.attention_factor = rope_.attention_factor;
     args.positions = batch.positions.data();
     args.num_tokens = tokens;
-    rope()(args, *batch.thread_pool, *batch.workspace);
+    rope()(args, batch);
     return false;
   }
 
@@ -291,7 +291,7 @@ class StreamsMixer {
     norm_.forward(batch, x, tokens, normed);
     down_.forward(batch, normed, tokens, low);
     for (int64_t i = 0; i < tokens * rank; ++i) low[i] *= part;
-    silu()(SiluArgs{low, low, tokens * rank}, *batch.thread_pool);
+    silu()(SiluArgs{low, low, tokens * rank}, batch);
     up_.forward(batch, low, tokens, gate);
     batch.thread_pool->parallel_for(tokens, 4, [&](int64_t begin, int64_t end, int) {
       for (int64_t t = begin; t < end; ++t) {

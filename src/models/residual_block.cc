@@ -2,22 +2,10 @@
 #include "models/residual_block.h"
 
 #include "base/error.h"
+#include "kernels/elementwise/scale.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
-namespace {
-
-constexpr int64_t kGrain = 16384;  // elements worth handing to another thread
-
-template <typename Body>
-void for_elements(const ForwardBatch& batch, int64_t size, Body body) {
-  batch.thread_pool->parallel_for(size, kGrain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) body(i);
-  });
-}
-
-}  // namespace
-
 void ResidualBlock::add_branch(std::vector<LayerInfo> infos, BranchMultipliers multipliers, Run run) {
   COLUBER_CHECK(!halves_.empty(), "a layer is added before a half was begun");
   halves_.back().branches.push_back({std::move(infos), multipliers, std::move(run)});
@@ -29,13 +17,14 @@ void ResidualBlock::describe(std::vector<LayerInfo>& layers) const {
 }
 
 void ResidualBlock::run_branch(const ForwardBatch& batch, const Branch& branch, const float* normed, float* x) const {
-  const int64_t size = batch.num_tokens() * hidden_size_;
+  const int64_t tokens = batch.num_tokens(), size = tokens * hidden_size_;
   WorkspaceScope scope(*batch.workspace);
   const float* in = normed;
   if (branch.multipliers.in != 1) {
     float* scaled = batch.workspace->take<float>(size);
-    const auto factor = static_cast<float>(branch.multipliers.in);
-    for_elements(batch, size, [&](int64_t i) { scaled[i] = factor * normed[i]; });
+    scale()(ScaleArgs{normed, hidden_size_, scaled, hidden_size_, tokens, hidden_size_,
+                      static_cast<float>(branch.multipliers.in)},
+            batch);
     in = scaled;
   }
   if (branch.multipliers.out == 1) {
@@ -44,8 +33,9 @@ void ResidualBlock::run_branch(const ForwardBatch& batch, const Branch& branch, 
   }
   float* y = batch.workspace->take<float>(size);
   branch.run(batch, in, y, /*accumulate=*/false);
-  const auto factor = static_cast<float>(branch.multipliers.out);
-  for_elements(batch, size, [&](int64_t i) { x[i] += factor * y[i]; });
+  ScaleArgs sum{y, hidden_size_, x, hidden_size_, tokens, hidden_size_, static_cast<float>(branch.multipliers.out)};
+  sum.accumulate = true;
+  scale()(sum, batch);
 }
 
 void ResidualBlock::forward(const ForwardBatch& batch, const DecoderStream& stream) {

@@ -330,7 +330,7 @@ class SharedBlockUse {
     args.gate_stride = args.up_stride = args.out_stride = 2 * width;
     args.rows = tokens;
     args.cols = width;
-    activate()(args, *batch.thread_pool);
+    activate()(args, batch);
     block_->down_proj.forward(batch, gate_up, 2 * width, tokens, y, d);
   }
 

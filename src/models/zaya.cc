@@ -179,7 +179,7 @@ class ZayaRouter {
     args.gate = args.out = x;
     args.gate_stride = args.out_stride = args.cols = width_;
     args.rows = batch.num_tokens();
-    activate()(args, *batch.thread_pool);
+    activate()(args, batch);
   }
 
   int64_t width_, classes_;

@@ -12,6 +12,17 @@ namespace coluber {
 using CudaStatus = const char*;
 using CudaStream = void*;  // cudaStream_t
 
+// What an operation's function works with beside its arguments.
+struct CudaLaunch {
+  CudaStream stream = nullptr;
+  // Scratch memory of the device for the work that is launched, 64 bytes aligned; null where there is none left.
+  void* (*take)(void* workspace, int64_t bytes) = nullptr;
+  void* workspace = nullptr;
+};
+// An operation (kernels/op.h) on the device: "coluber_cuda_run_<name>", with the operation's own arguments, whose
+// pointers are the device's.
+using CudaOperation = CudaStatus (*)(const void* args, const CudaLaunch* launch);
+
 inline constexpr int32_t kCudaApiVersion = 1;  // counts changes of any struct or function that crosses the boundary
 
 struct CudaDeviceInfo {

@@ -47,8 +47,25 @@ void CudaDevice::deallocate(void* memory, int64_t) noexcept { warn_of(api_.deall
 
 void CudaDevice::copy(void* to, const void* from, int64_t bytes) {
   if (bytes <= 0) return;
-  check_cuda(api_.copy(to, from, bytes, stream_), bytes_of("copy", bytes));
+  copy_later(to, from, bytes);
   synchronize();
+}
+
+void CudaDevice::copy_later(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) check_cuda(api_.copy(to, from, bytes, stream_), bytes_of("copy", bytes));
+}
+
+void CudaDevice::use() {
+  thread_local const CudaDevice* used = nullptr;
+  if (used == this) return;
+  check_cuda(api_.open(ordinal_), "use " + name_);
+  used = this;
+}
+
+int64_t CudaDevice::free_bytes() {
+  CudaDeviceInfo now;
+  check_cuda(api_.info(ordinal_, &now), "ask how much memory " + name_ + " has left");
+  return now.free_bytes;
 }
 
 void CudaDevice::fill(void* memory, std::byte value, int64_t bytes) {

@@ -16,10 +16,13 @@ class CudaDevice final : public Device {
   ~CudaDevice() override;
 
   std::string_view name() const noexcept override { return name_; }
+  bool is_host() const noexcept override { return false; }
   void* allocate(int64_t bytes) override;
   void deallocate(void* memory, int64_t bytes) noexcept override;
   // Returns when the bytes are there; either side may be the host's.
   void copy(void* to, const void* from, int64_t bytes) override;
+  // The same in the stream's order, without waiting. What the host gives is read at once; what it is to get is not.
+  void copy_later(void* to, const void* from, int64_t bytes);
   void fill(void* memory, std::byte value, int64_t bytes) override;
   void synchronize() override;
   int64_t slab_bytes() const noexcept override { return slab_bytes_; }
@@ -27,6 +30,11 @@ class CudaDevice final : public Device {
   void release(void* base, int64_t bytes) noexcept override;
   void map(void* address, int64_t bytes) override;
   void unmap(void* address, int64_t bytes) noexcept override;
+
+  // The calling thread works with this device from here on.
+  void use();
+  // Bytes of its memory that nobody has.
+  int64_t free_bytes();
 
   const CudaDeviceInfo& info() const noexcept { return info_; }
   CudaStream stream() const noexcept { return stream_; }

@@ -87,8 +87,10 @@ const CudaLibrary& CudaLibrary::get() {
   return *library;
 }
 
+void* CudaLibrary::find_symbol(const char* name) const noexcept { return ::dlsym(handle_, name); }
+
 void* CudaLibrary::symbol(const char* name) const {
-  void* found = ::dlsym(handle_, name);
+  void* found = find_symbol(name);
   if (found == nullptr)
     throw make_error(ErrorCode::kUnsupported, "{} has no function {}; build it and the program together", path_, name);
   return found;

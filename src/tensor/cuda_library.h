@@ -19,6 +19,8 @@ class CudaLibrary {
   static const CudaLibrary& get();
 
   const CudaDeviceApi& api() const noexcept { return *api_; }
+  // Null where this library lacks it.
+  void* find_symbol(const char* name) const noexcept;
   // An operation's function. Throws Error(kUnsupported) where this library lacks it.
   template <typename Function>
   Function function(const char* name) const {

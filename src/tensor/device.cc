@@ -25,6 +25,7 @@ constexpr std::align_val_t kAlignment{128};
 class CpuDevice final : public Device {
  public:
   std::string_view name() const noexcept override { return "cpu"; }
+  bool is_host() const noexcept override { return true; }
 
   void* allocate(int64_t bytes) override {
     COLUBER_CHECK(bytes >= 0, "{} bytes asked for", bytes);

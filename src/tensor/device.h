@@ -14,6 +14,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string_view name() const noexcept = 0;
+  virtual bool is_host() const noexcept = 0;  // its memory can be read and written by the program itself
   // Aligned to 128 bytes, not initialised. Throws Error(kOutOfMemory) naming the bytes.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void deallocate(void* memory, int64_t bytes) noexcept = 0;

@@ -14,21 +14,15 @@ constexpr int64_t kFirstBlockBytes = int64_t{1} << 16;
 
 int64_t round_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// `new std::byte[]` aligns to 16 only: a block has room to start at the next multiple.
-std::byte* aligned_start(std::byte* memory) {
-  const auto address = reinterpret_cast<uintptr_t>(memory);
-  return memory + (kAlignment - address % kAlignment) % kAlignment;
-}
+}  // namespace
 
 // Rows of activations lie pages apart, so that a tile of a product would meet as many page table entries as it has
 // rows.
-std::unique_ptr<std::byte[]> allocate(int64_t size) {
-  std::unique_ptr<std::byte[]> memory(new std::byte[static_cast<size_t>(size + kAlignment)]);
-  ask_for_huge_pages(memory.get(), size);
-  return memory;
+Workspace::Block Workspace::allocate(int64_t size) {
+  auto* memory = static_cast<std::byte*>(device_.allocate(size));
+  if (device_.is_host()) ask_for_huge_pages(memory, size);
+  return {std::unique_ptr<std::byte, Free>(memory, Free{&device_, size}), size, 0};
 }
-
-}  // namespace
 
 void* Workspace::take_bytes(int64_t bytes) {
   COLUBER_CHECK(bytes >= 0 && bytes <= INT64_MAX - kAlignment, "{} bytes of scratch memory asked for", bytes);
@@ -37,10 +31,10 @@ void* Workspace::take_bytes(int64_t bytes) {
   while (current_ < blocks_.size() && blocks_[current_].size - blocks_[current_].used < wanted) ++current_;
   if (current_ == blocks_.size()) {
     const int64_t size = std::max({wanted, capacity_bytes(), kFirstBlockBytes});
-    blocks_.push_back({allocate(size), size, 0});
+    blocks_.push_back(allocate(size));
   }
   Block& block = blocks_[current_];
-  void* piece = aligned_start(block.memory.get()) + block.used;
+  void* piece = block.memory.get() + block.used;
   block.used += wanted;
   return piece;
 }
@@ -49,7 +43,7 @@ void Workspace::reset() {
   if (blocks_.size() > 1) {
     const int64_t size = capacity_bytes();
     blocks_.clear();  // first, so that the peak is not the sum of old and new
-    blocks_.push_back({allocate(size), size, 0});
+    blocks_.push_back(allocate(size));
   }
   for (Block& block : blocks_) block.used = 0;
   current_ = 0;

@@ -132,6 +132,7 @@ bool can_interleave(const TensorView& weight, const BlockType& type, ThreadPool&
 }  // namespace
 
 void PackedMatrix::Free::operator()(std::byte* memory) const noexcept {
+  if (device != nullptr) return device->deallocate(memory, bytes);
   if (bytes > 0) ::munmap(memory, static_cast<size_t>(bytes));  // 0: borrowed
 }
 
@@ -150,7 +151,7 @@ PackedMatrix PackedMatrix::pack(const TensorView& weight, ThreadPool& pool) {
   const int64_t last = packed.num_panels() - 1;
   const Shape padded{last * kPanel + packed.panel_width(last), packed.padded_k()};
   packed.bytes_ = dtype_bytes(weight.dtype, padded.count());
-  packed.data_ = std::unique_ptr<std::byte[], Free>(map_pages(packed.bytes_), Free{packed.bytes_});
+  packed.data_ = std::unique_ptr<std::byte[], Free>(map_pages(packed.bytes_), Free{packed.bytes_, nullptr});
 
   const int64_t stride_bytes = dtype_bytes(weight.dtype, weight.strides[0]);
   pool.parallel_for(packed.num_panels(), 1, [&](int64_t begin, int64_t end, int) {
@@ -170,6 +171,29 @@ PackedMatrix PackedMatrix::pack(const TensorView& weight, ThreadPool& pool) {
   return packed;
 }
 
+PackedMatrix PackedMatrix::upload(const TensorView& weight, Device& device) {
+  check_weight(weight);
+  if (find_block_type(weight.dtype) != nullptr)
+    throw make_error(ErrorCode::kUnsupported, "weights of type {} do not run on {}; use --device cpu",
+                     dtype_name(weight.dtype), device.name());
+  PackedMatrix rows;
+  rows.dtype_ = weight.dtype;
+  rows.n_ = weight.shape[0];
+  rows.k_ = weight.shape[1];
+  rows.bytes_ = weight.size_bytes();
+  rows.data_ = std::unique_ptr<std::byte[], Free>(static_cast<std::byte*>(device.allocate(rows.bytes_)),
+                                                  Free{rows.bytes_, &device});
+  const int64_t row_bytes = dtype_bytes(weight.dtype, rows.k_);
+  if (weight.strides[0] == rows.k_) {
+    device.copy(rows.data_.get(), weight.data, rows.bytes_);
+    return rows;
+  }
+  const int64_t stride_bytes = dtype_bytes(weight.dtype, weight.strides[0]);
+  for (int64_t row = 0; row < rows.n_; ++row)
+    device.copy(rows.data_.get() + row * row_bytes, weight.data + row * stride_bytes, row_bytes);
+  return rows;
+}
+
 PackedMatrix PackedMatrix::pack_blocks(const TensorView& weight, const BlockType& type, ThreadPool& pool) {
   PackedMatrix packed;
   packed.dtype_ = weight.dtype;
@@ -181,7 +205,7 @@ PackedMatrix PackedMatrix::pack_blocks(const TensorView& weight, const BlockType
   const int64_t last = packed.num_panels() - 1;
   const int64_t rows = packed.panel_form_ == nullptr ? packed.n_ : last * kPanel + packed.panel_width(last);
   packed.bytes_ = dtype_bytes(weight.dtype, Shape{rows, packed.k_}.count());
-  packed.data_ = std::unique_ptr<std::byte[], Free>(map_pages(packed.bytes_), Free{packed.bytes_});
+  packed.data_ = std::unique_ptr<std::byte[], Free>(map_pages(packed.bytes_), Free{packed.bytes_, nullptr});
   if (packed.panel_form_ == nullptr) {
     packed.keep_rows(weight, pool);
   } else {
@@ -234,7 +258,7 @@ PackedMatrix PackedMatrix::borrow(float* panels, int64_t n, int64_t k) noexcept 
   packed.k_ = k;
   const int64_t last = packed.num_panels() - 1;
   packed.bytes_ = (last * kPanel + packed.panel_width(last)) * k * static_cast<int64_t>(sizeof(float));
-  packed.data_ = std::unique_ptr<std::byte[], Free>(reinterpret_cast<std::byte*>(panels), Free{0});
+  packed.data_ = std::unique_ptr<std::byte[], Free>(reinterpret_cast<std::byte*>(panels), Free{0, nullptr});
   return packed;
 }
 

@@ -11,6 +11,8 @@
 // are held as their file has them: rows of whole blocks. Bfloat16 holds two successive k of an output side by side (an
 // odd K is filled up with a zero): one load then feeds a bf16 dot, or two widenings that cost a shift and a mask.
 //
+// On a device that is not the host a weight is its rows [N, K], one behind the other.
+//
 // Where columns stand in another order (TensorView::column_order), k is counted in it: products gather a row of their
 // input once, and unpack_row puts its values where they belong.
 #pragma once
@@ -24,6 +26,7 @@
 #include "base/thread_pool.h"
 #include "coluber/tensor_view.h"
 #include "kernels/quant/panel_form.h"
+#include "tensor/device.h"
 
 namespace coluber {
 
@@ -36,6 +39,9 @@ class PackedMatrix {
   // `weight`: [N, K], rows may be strided, elements of a row contiguous. Throws Error(kUnsupported) for other types
   // than these, Error(kInvalidArgument) for other shapes, Error(kOutOfMemory) naming the bytes.
   static PackedMatrix pack(const TensorView& weight, ThreadPool& pool);
+  // Rows as they are, in the memory of a device: for the device's products and look-ups alone. Throws
+  // Error(kUnsupported) for block types, Error(kOutOfMemory) naming the bytes.
+  static PackedMatrix upload(const TensorView& weight, Device& device);
   // A float32 matrix in memory of the caller, who has laid it out as panels and outlives it.
   static PackedMatrix borrow(float* panels, int64_t n, int64_t k) noexcept;
 
@@ -70,6 +76,7 @@ class PackedMatrix {
  private:
   struct Free {
     int64_t bytes;
+    Device* device;  // null: pages of the host
     void operator()(std::byte* memory) const noexcept;
   };
   std::unique_ptr<std::byte[], Free> data_;
