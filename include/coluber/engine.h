@@ -54,7 +54,9 @@ struct EngineOptions {
   std::string model;    // folder of a checkpoint, or a file in one
   int num_threads = 0;  // 0: one a usable core
   bool pin_threads = false;
-  std::string dtype = "float32";  // "float32" or "auto"
+  std::string device = "cpu";           // "cpu", "cuda" or "cuda:N"; "auto": a CUDA device where there is one
+  double gpu_memory_utilization = 0.9;  // of a CUDA device's memory, what weights, states and scratch may take together
+  std::string dtype = "float32";        // "float32" or "auto"
   // Results have the same bits whatever the batch, the chunks of a prompt and what came from the cache.
   bool deterministic = false;
   int64_t max_model_len = 0;  // 0: the model's limit

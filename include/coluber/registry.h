@@ -34,6 +34,8 @@ struct ModelFamily {
   // For checkpoints that name neither: whether this config's text (empty where there is no config.json) and these
   // tensors are the family's. May be empty.
   std::function<bool(const std::string& config_json, const WeightSource& weights)> recognizes = {};
+  // Its layers keep weights where the model runs and compute by operations that CUDA devices have.
+  bool runs_on_cuda = false;
 };
 
 class ModelRegistry {

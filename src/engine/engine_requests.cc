@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/device_choice.h"
 #include "engine/engine_impl.h"
 #include "engine/host_memory.h"
 #include "tensor/device.h"
@@ -43,10 +44,15 @@ StateCacheOptions cache_options(const EngineOptions& options, const LoadedModel&
   const bool caches = config.checkpoint_mode != MambaCacheMode::kNone;
   cache.num_slots = loaded.config->scheduler.max_num_seqs + kSessionSlots + (caches ? kCachedSlots : 0);
   const bool is_given = options.kv_cache_memory_bytes > 0;
-  cache.memory_bytes = is_given ? options.kv_cache_memory_bytes : available_memory_bytes() / 10 * 9;
+  const int64_t host_bytes = available_memory_bytes() / 10 * 9;
+  if (loaded.device->is_host())
+    cache.memory_bytes = is_given ? options.kv_cache_memory_bytes : host_bytes;
+  else
+    cache.memory_bytes = device_cache_bytes(options, *loaded.device);
   // Where nobody said how much memory to take, what is kept only in case must leave most of it alone.
   cache.cached_bytes = is_given ? 0 : cache.memory_bytes / 4;
-  cache.parking_bytes = options.parking_memory_bytes > 0 ? options.parking_memory_bytes : cache.memory_bytes;
+  cache.parking_bytes =
+      options.parking_memory_bytes > 0 ? options.parking_memory_bytes : std::min(cache.memory_bytes, host_bytes);
   cache.parking_dir = options.parking_dir;
   cache.preemption = options.preemption;
   cache.poison = options.poison_pools;
@@ -68,7 +74,7 @@ StateCacheOptions cache_options(const EngineOptions& options, const LoadedModel&
 
 Engine::Impl::Impl(const EngineOptions& engine_options, LoadedModel model)
     : options(engine_options), loaded(std::move(model)), scheduler(loaded.config->scheduler) {
-  cache = std::make_unique<StateCache>(*loaded.config, cpu_device(), cache_options(options, loaded));
+  cache = std::make_unique<StateCache>(*loaded.config, *loaded.device, cache_options(options, loaded));
   runner = std::make_unique<Runner>(*loaded.config, *loaded.model, *cache, *loaded.pool);
   seed_counter = options.seed ? *options.seed : (uint64_t{std::random_device{}()} << 32) ^ std::random_device{}();
 }

@@ -31,6 +31,14 @@ TensorView block_of(const TensorView& states, int32_t slot) {
   return block;
 }
 
+// Elements of a block lie next to each other: brought to `host` where they are another device's.
+void bring_to_host(Device& device, TensorView& block, std::vector<std::byte>& host) {
+  if (device.is_host()) return;
+  host.resize(static_cast<size_t>(block.size_bytes()));
+  device.copy(host.data(), block.data, block.size_bytes());
+  block.data = host.data();
+}
+
 // The cache keeps (W-1, channels); published states are (channels, W-1).
 void transpose(ExportedState& state, int64_t rows, int64_t cols) {
   std::vector<float> turned(state.values.size());
@@ -54,12 +62,14 @@ void turn_heads(ExportedState& state) {
   state.shape = {1, heads, keys, values};
 }
 
-void export_recurrent(const MambaBase& layer, int32_t slot, std::vector<ExportedState>& out) {
+void export_recurrent(const MambaBase& layer, Device& device, int32_t slot, std::vector<ExportedState>& out) {
   const std::vector<DeclaredState> states = layer.declared_states();
   for (size_t i = 0; i < states.size(); ++i) {
     if (states[i].is_scales) continue;  // in the values of the state that they scale
     const std::string& name = states[i].name;
-    const TensorView block = block_of(layer.kv_cache()[i], slot);
+    std::vector<std::byte> host;
+    TensorView block = block_of(layer.kv_cache()[i], slot);
+    bring_to_host(device, block, host);
     ExportedState state;
     state.name = "state." + layer_number(layer.layer_name()) + "." + name;
     state.values.resize(static_cast<size_t>(block.shape.count()));
@@ -89,11 +99,11 @@ void export_attention(const KeyValueLayer& layer, const Sequence& sequence, std:
 
 }  // namespace
 
-std::vector<ExportedState> export_states(const EngineConfig& config, const Sequence& sequence) {
+std::vector<ExportedState> export_states(const EngineConfig& config, Device& device, const Sequence& sequence) {
   std::vector<ExportedState> out;
   for (const AttentionLayerBase* layer : config.layers) {
     if (const auto* recurrent = dynamic_cast<const MambaBase*>(layer))
-      export_recurrent(*recurrent, sequence.state_slot, out);
+      export_recurrent(*recurrent, device, sequence.state_slot, out);
     else if (const auto* attention = dynamic_cast<const KeyValueLayer*>(layer))
       export_attention(*attention, sequence, out);
   }

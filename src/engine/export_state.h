@@ -7,12 +7,13 @@
 
 #include "coluber/session.h"
 #include "engine/sequence.h"
+#include "tensor/device.h"
 
 namespace coluber {
 
 // Names: state.<layer>.conv [1, channels, W-1], state.<layer>.recurrent [1, ...], state.<layer>.key and .value
 // [1, kv_heads, T, head_size]; <layer> is the number in the layer's name. Other states of a layer are
 // state.<layer>.<index>.
-std::vector<ExportedState> export_states(const EngineConfig& config, const Sequence& sequence);
+std::vector<ExportedState> export_states(const EngineConfig& config, Device& device, const Sequence& sequence);
 
 }  // namespace coluber

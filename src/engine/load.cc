@@ -12,6 +12,7 @@
 #include "base/mapped_file.h"
 #include "engine/cache_dtypes.h"
 #include "engine/description.h"
+#include "engine/device_choice.h"
 #include "engine/fingerprint.h"
 #include "engine/host_memory.h"
 #include "engine/model_text.h"
@@ -79,6 +80,9 @@ void check_options(const EngineOptions& o) {
   Problems p;
   p.require(o.num_threads >= 0 && o.num_threads <= 1024,
             fmt::format("num_threads must be 0 to 1024, found {}", o.num_threads));
+  p.require(device_problem(o.device).empty(), device_problem(o.device));
+  p.require(o.gpu_memory_utilization > 0.0 && o.gpu_memory_utilization <= 1.0,
+            fmt::format("gpu_memory_utilization must be above 0 and at most 1, found {}", o.gpu_memory_utilization));
   p.require(o.dtype == "float32" || o.dtype == "auto",
             fmt::format("dtype must be float32 or auto, found '{}'", o.dtype));
   p.require(o.max_model_len >= 0 && o.max_model_len <= kLongest,
@@ -154,8 +158,9 @@ int64_t total_bytes(const WeightSource& weights) {
   return bytes;
 }
 
-void check_fits_memory(const WeightSource& weights) {
+void check_fits(const EngineOptions& options, const WeightSource& weights, Device& device) {
   const int64_t needed = total_bytes(weights);
+  if (!device.is_host()) return check_fits_device(options, device, weights.describe(), needed);
   const int64_t available = available_memory_bytes();
   if (needed > available)
     throw make_error(
@@ -197,15 +202,16 @@ void load_weights(const EngineOptions& options, LoadedModel& loaded, bool descri
   take_state_dtype_of_config(options, config_of(loaded), loaded.path, loaded.config->cache);
   if (options.cache_layout == CacheLayout::kShared) unify_pages(options, family, loaded);
   if (!describe_only) {
-    check_fits_memory(*loaded.weights);
+    loaded.device = &choose_device(options, family);
+    check_fits(options, *loaded.weights, *loaded.device);
     loaded.fingerprint = model_fingerprint(loaded.config_json, *loaded.weights);
   }
   ModelLoadContext context{loaded.config_json, loaded.path,           *loaded.weights, *loaded.config,
-                           *loaded.pool,       options.load_progress, describe_only};
+                           *loaded.pool,       options.load_progress, describe_only,   loaded.device};
   loaded.model = family.load(context);
   set_max_model_len(options, loaded.model->info(), *loaded.config);
   check_has_scaled_states(*loaded.config);
-  choose_replay(options, *loaded.config);
+  if (loaded.device->is_host()) choose_replay(options, *loaded.config);
 }
 
 // Loads, then lets the checkpoint go: a running model must not depend on a file that another process may truncate.

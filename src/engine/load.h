@@ -14,6 +14,7 @@
 #include "coluber/engine.h"
 #include "coluber/registry.h"
 #include "formats/generation_config.h"
+#include "tensor/device.h"
 #include "text/chat_template/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -25,6 +26,7 @@ struct LoadedModel {
   Hash128 fingerprint;
   std::unique_ptr<ThreadPool> pool;
   std::unique_ptr<EngineConfig> config;
+  Device* device = &cpu_device();  // that the model runs on
   std::unique_ptr<Model> model;
   std::unique_ptr<Tokenizer> tokenizer;  // null where the folder has none
   std::optional<ChatTemplates> chat_template;

@@ -285,7 +285,9 @@ bool StateCache::is_finite(const std::byte* page, const std::vector<FloatRange>&
   return true;
 }
 
-bool StateCache::is_finite(int32_t id) const { return is_finite(slots_->page(id), slot_floats_); }
+bool StateCache::is_finite(int32_t id) const {
+  return is_finite(on_host(slots_->page(id), state_layout_.slot_bytes), slot_floats_);
+}
 
 bool StateCache::states_are_finite(const Sequence& sequence) const { return is_finite(sequence.state_slot); }
 
@@ -294,7 +296,8 @@ bool StateCache::new_pages_are_finite(Sequence& sequence) const {
   if (!pages_) return true;
   const int64_t block = attention_layout_.block_size;
   for (int64_t i = sequence.checked_tokens / block; (i + 1) * block <= sequence.num_computed_tokens; ++i) {
-    if (!is_finite(pages_->page(sequence.pages[static_cast<size_t>(i)]), page_floats_)) return false;
+    const std::byte* page = pages_->page(sequence.pages[static_cast<size_t>(i)]);
+    if (!is_finite(on_host(page, attention_layout_.page_bytes), page_floats_)) return false;
     sequence.checked_tokens = (i + 1) * block;
   }
   return true;

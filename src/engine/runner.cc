@@ -17,7 +17,9 @@ Runner::Runner(const EngineConfig& config, Model& model, StateCache& cache, Thre
       cache_(cache),
       pool_(pool),
       deterministic_(config.deterministic),
+      workspace_(cache.device()),
       groups_(make_metadata_groups(config, cache.device())) {
+  if (auto* device = dynamic_cast<CudaDevice*>(&cache.device())) cuda_.emplace(*device);
   layer_metadata_.assign(config.layers.size(), nullptr);
   cache_.use_threads(pool);
   for (const StateLayout::Layer& layer : cache_.state_layout().layers)
@@ -151,7 +153,24 @@ void Runner::forward(const StepPlan& plan) {
   COLUBER_CHECK(batch.num_tokens() == plan.num_tokens, "{} tokens for a plan of {}", batch.num_tokens(),
                 plan.num_tokens);
   workspace_.reset();
+  if (cuda_) return forward_on_device(batch);
   model_.forward(batch);
+}
+
+// The logits come to the host, where tokens are chosen: the one wait of a step.
+void Runner::forward_on_device(ForwardBatch& batch) {
+  CudaDevice& device = cuda_->device();
+  cuda_->begin();
+  batch.cuda = &*cuda_;
+  batch.logits = workspace_.take<float>(std::ssize(logits_));
+  device_sink_ = [&](int index, const float* values, int64_t rows, int64_t cols) {
+    hidden_.resize(static_cast<size_t>(rows * cols));
+    device.copy(hidden_.data(), values, std::ssize(hidden_) * static_cast<int64_t>(sizeof(float)));
+    (*hidden_sink_)(index, hidden_.data(), rows, cols);
+  };
+  if (batch.hidden_sink != nullptr) batch.hidden_sink = &device_sink_;
+  model_.forward(batch);
+  device.copy(logits_.data(), batch.logits, std::ssize(logits_) * static_cast<int64_t>(sizeof(float)));
 }
 
 void Runner::run(const StepPlan& plan) {

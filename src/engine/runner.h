@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "engine/state_cache.h"
 #include "engine/step_plan.h"
 #include "layers/cache_binding.h"
+#include "tensor/cuda_step.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -47,6 +49,7 @@ class Runner {
   void fill_tables(const StepPlan& plan);
   void build_metadata();
   void forward(const StepPlan& plan);
+  void forward_on_device(ForwardBatch& batch);
   int32_t replay_base(const PlanRow& row) const;
   void advance_rings(const StepPlan& plan);
 
@@ -55,6 +58,9 @@ class Runner {
   ThreadPool& pool_;
   bool deterministic_;
   Workspace workspace_;
+  std::optional<CudaStep> cuda_;  // where the cache's device is one
+  HiddenSink device_sink_;        // brings what a device computed to the sink
+  std::vector<float> hidden_;
   std::vector<MetadataGroup> groups_;
   const HiddenSink* hidden_sink_ = nullptr;
   int64_t num_steps_ = 0;

@@ -309,7 +309,7 @@ std::vector<ExportedState> Session::export_states() const {
   if (impl_->sequence.num_computed_tokens == 0)
     throw make_error(ErrorCode::kInvalidArgument, "an empty session has no states; feed it at least one token");
   impl_->engine.cache->fold_rings(impl_->sequence);
-  return coluber::export_states(*impl_->engine.loaded.config, impl_->sequence);
+  return coluber::export_states(*impl_->engine.loaded.config, *impl_->engine.loaded.device, impl_->sequence);
 }
 
 }  // namespace coluber

@@ -309,7 +309,7 @@ void StateCache::check_read(const PlanRow& row) const {
 
 void StateCache::begin_write(const PlanRow& row) {
   if (fault(PlantedFault::kPublishBeforeWrite)) {
-    const std::byte* state = slots_->page(row.write_slot);
+    const std::byte* state = on_host(slots_->page(row.write_slot), state_layout_.slot_bytes);
     before_write_.assign(state, state + state_layout_.slot_bytes);
   }
   tags_.clear(row.write_slot);
@@ -318,7 +318,14 @@ void StateCache::begin_write(const PlanRow& row) {
 
 std::optional<Hash128> StateCache::checksum_of(int32_t slot) const {
   if (!options_.verify_states) return std::nullopt;
-  return hash_bytes(slots_->page(slot), state_layout_.slot_bytes);
+  return hash_bytes(on_host(slots_->page(slot), state_layout_.slot_bytes), state_layout_.slot_bytes);
+}
+
+const std::byte* StateCache::on_host(const std::byte* bytes, int64_t count) const {
+  if (device_.is_host()) return bytes;
+  host_copy_.resize(static_cast<size_t>(count));
+  device_.copy(host_copy_.data(), bytes, count);
+  return host_copy_.data();
 }
 
 void StateCache::end_write(const PlanRow& row) {

@@ -241,6 +241,8 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   void count_parked(const ParkedSequence& parked, int64_t sign) noexcept;
   bool unpark(Sequence& sequence);
   std::optional<Hash128> checksum_of(int32_t slot) const;
+  // Bytes of a pool where the program can read them, valid until the next call.
+  const std::byte* on_host(const std::byte* bytes, int64_t count) const;
   bool fault(PlantedFault which) const noexcept { return options_.fault == which; }
 
   Device& device_;
@@ -276,11 +278,12 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   uint64_t times_freed_ = 0;
   int64_t request_slots_ = 0;  // slots given to requests
   double token_cost_us_ = 1000.0;
-  bool told_of_parking_ = false;             // that a file could not be written or read
-  std::optional<int64_t> export_alignment_;  // of states inside a chunk; none: a chunk ends where a state is kept
-  mutable std::vector<int64_t> positions_;   // scratch
-  std::vector<Sequence*> prefilling_;        // of requests, that began and have not reached their prompts' ends
-  std::vector<std::byte> before_write_;      // of kPublishBeforeWrite
+  bool told_of_parking_ = false;              // that a file could not be written or read
+  std::optional<int64_t> export_alignment_;   // of states inside a chunk; none: a chunk ends where a state is kept
+  mutable std::vector<int64_t> positions_;    // scratch
+  std::vector<Sequence*> prefilling_;         // of requests, that began and have not reached their prompts' ends
+  mutable std::vector<std::byte> host_copy_;  // of another device's
+  std::vector<std::byte> before_write_;       // of kPublishBeforeWrite
 };
 
 }  // namespace coluber

@@ -79,10 +79,16 @@ SessionBytes StateCache::saved_bytes(const Sequence& sequence) const {
   COLUBER_CHECK(ring_count(sequence.state_slot) == 0, "states are saved without {} inputs that are in their rings",
                 ring_count(sequence.state_slot));
   SessionBytes bytes;
-  bytes.states = {slots_->page(sequence.state_slot), static_cast<size_t>(state_layout_.state_bytes)};
-  const auto size = static_cast<size_t>(attention_layout_.page_bytes);
+  const auto add = [&](const std::byte* piece, int64_t size) -> std::span<const std::byte> {
+    if (device_.is_host()) return {piece, static_cast<size_t>(size)};
+    auto copy = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(size));
+    device_.copy(copy->data(), piece, size);
+    bytes.owners.push_back(copy);
+    return *copy;
+  };
+  bytes.states = add(slots_->page(sequence.state_slot), state_layout_.state_bytes);
   for (int64_t i = 0; i < pages_for(sequence.num_computed_tokens); ++i)
-    bytes.pages.emplace_back(pages_->page(sequence.pages[static_cast<size_t>(i)]), size);
+    bytes.pages.push_back(add(pages_->page(sequence.pages[static_cast<size_t>(i)]), attention_layout_.page_bytes));
   if (fault(PlantedFault::kSaveWithoutConv)) {
     auto without = std::make_shared<std::vector<std::byte>>(bytes.states.begin(), bytes.states.end());
     for (const StateLayout::Layer& layer : state_layout_.layers) {

@@ -2,6 +2,7 @@
 #include "layers/attention.h"
 
 #include "base/error.h"
+#include "kernels/elementwise/scale.h"
 #include "kernels/moe/activation.h"
 #include "layers/recurrent_layer.h"
 #include "tensor/workspace.h"
@@ -44,7 +45,7 @@ void Attention::take_projections(WeightLoader loader) {
     const int64_t outputs = q_width() + 2 * kv_width();
     const TensorView weight = loader.take(c.qkv_proj + ".weight", Shape{outputs, c.hidden_size});
     std::vector<float> bias;
-    if (c.qkv_bias) bias = loader.take_float(c.qkv_proj + ".bias", Shape{outputs});
+    if (c.qkv_bias) bias = loader.read_float(c.qkv_proj + ".bias", Shape{outputs});
     auto rows = [&](int64_t first, int64_t count) {
       const std::vector<float> part =
           bias.empty() ? bias : std::vector<float>(bias.begin() + first, bias.begin() + first + count);
@@ -82,7 +83,7 @@ Attention::Gate Attention::project_queries(const ForwardBatch& batch, const floa
       q_norm_->forward(batch, both, 2 * dim, heads, q, dim);
       return gate;
     }
-    for (int64_t h = 0; h < heads; ++h) std::copy_n(both + h * 2 * dim, dim, q + h * dim);
+    scale()(ScaleArgs{both, 2 * dim, q, dim, heads, dim}, batch);
   } else {
     q_proj_->forward(batch, x, tokens, q);
   }
@@ -100,8 +101,9 @@ void Attention::project_keys_and_values(const ForwardBatch& batch, const float* 
   k_proj_->forward(batch, x, tokens, k);
   v_proj_->forward(batch, x, tokens, v);
   if (config_.key_multiplier != 1) {
-    const auto factor = static_cast<float>(config_.key_multiplier);
-    for (int64_t i = 0; i < tokens * kv_width(); ++i) k[i] *= factor;
+    ScaleArgs scaled{k, kv_width(), k, kv_width(), tokens, kv_width()};
+    scaled.factor = static_cast<float>(config_.key_multiplier);
+    scale()(scaled, batch);
   }
   if (k_norm_) k_norm_->forward(batch, k, tokens * kv_width() / k_norm_->size(), k);
 }

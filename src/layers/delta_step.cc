@@ -62,8 +62,9 @@ void DeltaStep::attend(DeltaRuleArgs args) const {
     if (all.beta != nullptr) args.beta = all.beta + first * all.beta_stride;
     args.y = all.y + first * all.y_stride;
     const WorkspaceScope scope(*batch_.workspace);
-    const StagedState state(layer_, batch_, 1, slots_of(rows, 1), rows.count,
-                            rows.query_start_loc != nullptr ? prefill_exports(batch_, metadata_.exports) : StateExports{});
+    const StagedState state(
+        layer_, batch_, 1, slots_of(rows, 1), rows.count,
+        rows.query_start_loc != nullptr ? prefill_exports(batch_, metadata_.exports) : StateExports{});
     args.state = state.slots();
     args.rows = rows.count;
     args.query_start_loc = rows.query_start_loc;

@@ -38,23 +38,24 @@ MambaMixer::MambaMixer(const MambaMixerConfig& config, WeightLoader loader)
       engine_config_(loader.config()),
       out_proj_(loader, "out_proj", config_.intermediate_size, config_.hidden_size, config_.use_bias),
       conv_weight_(take_conv_weight(loader, "conv1d.weight", config_.intermediate_size, config_.conv_kernel)) {
-  if (config_.use_conv_bias) conv_bias_ = loader.take_float("conv1d.bias", Shape{config_.intermediate_size});
+  if (config_.use_conv_bias) conv_bias_ = loader.take_array("conv1d.bias", Shape{config_.intermediate_size});
   if (config_.num_heads == 0)
     take_projections(loader);
   else
     take_head_projections(loader);
   const int64_t heads = config_.head_count(), channels = config_.head_channels(), states = config_.state_size;
   const bool plain = config_.num_heads == 0;
-  d_ = loader.take_float("D", plain ? Shape{channels} : Shape{heads, channels});
+  d_ = loader.take_array("D", plain ? Shape{channels} : Shape{heads, channels});
   const std::vector<float> a_log =
-      loader.take_float("A_log", plain ? Shape{channels, states} : Shape{heads, channels, states});
-  a_.resize(a_log.size());
+      loader.read_float("A_log", plain ? Shape{channels, states} : Shape{heads, channels, states});
+  std::vector<float> a(a_log.size());
   for (int64_t first = 0; first < heads * channels * states; first += channels * states)
-    prepare_selective_scan_a(a_log.data() + first, channels, states, a_.data() + first);
+    prepare_selective_scan_a(a_log.data() + first, channels, states, a.data() + first);
+  a_ = loader.place(std::move(a));
   if (config_.mixer_norm_weights) {
-    dt_norm_ = loader.take_float("dt_layernorm.weight", Shape{config_.time_step_rank});
-    b_norm_ = loader.take_float("b_layernorm.weight", Shape{states});
-    c_norm_ = loader.take_float("c_layernorm.weight", Shape{states});
+    dt_norm_ = loader.take_array("dt_layernorm.weight", Shape{config_.time_step_rank});
+    b_norm_ = loader.take_array("b_layernorm.weight", Shape{states});
+    c_norm_ = loader.take_array("c_layernorm.weight", Shape{states});
   }
   loader.config().register_layer(*this);
 }
@@ -71,7 +72,7 @@ void MambaMixer::take_head_projections(WeightLoader& loader) {
   const int64_t all = config_.intermediate_size, rank = config_.time_step_rank;
   const TensorView in = loader.take("in_proj.weight", Shape{2 * all, config_.hidden_size});
   std::vector<float> in_bias;
-  if (config_.use_bias) in_bias = loader.take_float("in_proj.bias", Shape{2 * all});
+  if (config_.use_bias) in_bias = loader.read_float("in_proj.bias", Shape{2 * all});
   for (int64_t part = 0; part < 2; ++part) {
     std::vector<float> bias;
     for (size_t i = static_cast<size_t>(part); i < in_bias.size(); i += 2) bias.push_back(in_bias[i]);
@@ -79,7 +80,7 @@ void MambaMixer::take_head_projections(WeightLoader& loader) {
   }
   const TensorView x = loader.take("x_proj_weight", Shape{heads, width, channels});
   const TensorView dt = loader.take("dt_proj_weight", Shape{heads, channels, rank});
-  const std::vector<float> dt_bias = loader.take_float("dt_proj_bias", Shape{heads, channels});
+  const std::vector<float> dt_bias = loader.read_float("dt_proj_bias", Shape{heads, channels});
   for (int64_t h = 0; h < heads; ++h) {
     const auto bias = dt_bias.begin() + h * channels;
     x_proj_.emplace_back(loader, weight_rows(x, h * width, width), std::vector<float>{});
@@ -126,7 +127,7 @@ void MambaMixer::convolve(const ForwardBatch& batch, const float* in, float* out
   args.x = in;
   args.x_stride = 2 * channels;
   args.weight = conv_weight_.data();
-  args.bias = conv_bias_.empty() ? nullptr : conv_bias_.data();
+  args.bias = conv_bias_.data();
   args.silu = true;
   args.y = out;
   args.y_stride = channels;
@@ -137,13 +138,13 @@ void MambaMixer::convolve(const ForwardBatch& batch, const float* in, float* out
 
 void MambaMixer::norm_dt_b_c(const ForwardBatch& batch, float* dt_b_c) const {
   const int64_t rank = config_.time_step_rank, states = config_.state_size;
-  const auto norm = [&](int64_t first, int64_t size, const std::vector<float>& weight) {
+  const auto norm = [&](int64_t first, int64_t size, const FloatArray& weight) {
     RmsNormArgs args;
     args.x = args.y = dt_b_c + first;
     args.x_stride = args.y_stride = config_.x_proj_width();
     args.rows = batch.num_tokens() * config_.head_count();
     args.cols = size;
-    args.weight = weight.empty() ? nullptr : weight.data();
+    args.weight = weight.data();
     args.eps = static_cast<float>(*config_.mixer_rms_eps);
     rms_norm()(args, batch);
   };
@@ -205,8 +206,9 @@ void MambaMixer::scan(const ForwardBatch& batch, const float* z, const float* de
   const int64_t decodes = metadata.num_decodes, prefills = metadata.num_prefills;
   const StagedState decoded(*this, batch, 1, decodes > 0 ? decode_slots(batch, metadata, kv_cache()[1]) : StateSlots{},
                             decodes);
-  const StagedState prefilled(*this, batch, 1, prefills > 0 ? prefill_slots(batch, metadata, kv_cache()[1]) : StateSlots{},
-                              prefills, prefills > 0 ? prefill_exports(batch, metadata.exports) : StateExports{});
+  const StagedState prefilled(*this, batch, 1,
+                              prefills > 0 ? prefill_slots(batch, metadata, kv_cache()[1]) : StateSlots{}, prefills,
+                              prefills > 0 ? prefill_exports(batch, metadata.exports) : StateExports{});
   for (int64_t h = 0; h < config_.head_count(); ++h) scan_head(batch, h, z, delta, dt_b_c, x, decoded, prefilled);
   decoded.write_back();
   prefilled.write_back();
@@ -225,7 +227,7 @@ void MambaMixer::forward(const ForwardBatch& batch, const float* x, float* y, bo
   project_in(batch, x, xz);
   // Tokens that pad the batch have no row: nothing else writes theirs.
   const int64_t computed = metadata.num_decode_tokens + metadata.num_prefill_tokens;
-  std::fill(inner + computed * channels, inner + tokens * channels, 0.0f);
+  zero_padding(batch, computed, inner, channels);
   convolve(batch, xz, inner);
   for (int64_t h = 0; h < heads; ++h)
     x_proj_[static_cast<size_t>(h)].forward(batch, inner + h * head, channels, tokens, dt_b_c + h * width,

@@ -73,11 +73,11 @@ class MambaMixer : public MambaBase {
   std::vector<Linear> in_proj_;           // x and z together, or one after the other
   std::vector<Linear> x_proj_, dt_proj_;  // of each head
   Linear out_proj_;
-  std::vector<float> dt_norm_, b_norm_, c_norm_;  // [R], [N], [N] or empty
-  FloatArray conv_weight_;                        // [W, C]
-  std::vector<float> conv_bias_;                  // [C] or empty
-  std::vector<float> a_;                          // [H, C/H, N], each head in lane order, as the kernel takes it
-  std::vector<float> d_;                          // [C]
+  FloatArray dt_norm_, b_norm_, c_norm_;  // [R], [N], [N] or empty
+  FloatArray conv_weight_;                // [W, C]
+  FloatArray conv_bias_;                  // [C] or empty
+  FloatArray a_;                          // [H, C/H, N], each head in lane order, as the kernel takes it
+  FloatArray d_;                          // [C]
 };
 
 }  // namespace coluber

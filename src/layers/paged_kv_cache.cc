@@ -6,11 +6,12 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "kernels/attention/store_kv.h"
+#include "tensor/cuda_step.h"
 
 namespace coluber {
 
-PagedKvCache::PagedKvCache(const FullAttentionSpec& spec, int64_t extra)
-    : spec_(spec), extra_(extra), extra_dtype_(spec.dtype) {
+PagedKvCache::PagedKvCache(const FullAttentionSpec& spec, int64_t extra, Device& device)
+    : device_(&device), spec_(spec), extra_(extra), extra_dtype_(spec.dtype) {
   spec_.row_scales = has_row_scale(spec_.dtype);
   if (spec_.row_scales) extra_dtype_ = DType::kFloat32;
   if (extra > 0) spec_.page_size_padded = spec_.page_size_bytes() + dtype_bytes(extra_dtype_, spec_.block_size * extra);
@@ -67,7 +68,7 @@ void PagedKvCache::store(const AttentionLayerBase& layer, const ForwardBatch& ba
     COLUBER_CHECK(slot < num_pages_ * pages_.block_size, "layer '{}': slot {} lies beyond {} pages of {} tokens",
                   layer.layer_name(), slot, num_pages_, pages_.block_size);
   }
-  store_kv()(StoreKvArgs{k, k_stride, v, v_stride, tokens, step.slot_mapping.data(), pages_}, batch);
+  store_kv()(StoreKvArgs{k, k_stride, v, v_stride, tokens, device_array(batch, step.slot_mapping), pages_}, batch);
 }
 
 void PagedKvCache::store_extra(const AttentionLayerBase& layer, const ForwardBatch& batch, const float* extra,
@@ -96,8 +97,13 @@ std::vector<float> PagedKvCache::read(const AttentionLayerBase& layer, std::span
   COLUBER_CHECK(num_tokens <= static_cast<int64_t>(ids.size()) * block, "layer '{}': {} tokens in {} pages of {}",
                 layer.layer_name(), num_tokens, ids.size(), block);
   std::vector<float> out(static_cast<size_t>(heads * num_tokens * head_dim));
+  std::vector<std::byte> host(device_->is_host() ? 0 : static_cast<size_t>(2 * block * pages_.token_bytes()));
   for (int64_t t = 0; t < num_tokens; ++t) {
     const std::byte* page = pages_.page(ids[static_cast<size_t>(t / block)]);
+    if (!device_->is_host()) {
+      if (t % block == 0) device_->copy(host.data(), page, std::ssize(host));
+      page = host.data();
+    }
     for (int64_t h = 0; h < heads; ++h) {
       const int64_t at = plane * pages_.plane_bytes() + t % block * pages_.token_bytes() + h * pages_.head_bytes();
       read_kv_row(pages_, page + at, head_dim, out.data() + (h * num_tokens + t) * head_dim);

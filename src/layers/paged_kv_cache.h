@@ -15,6 +15,7 @@
 #include "coluber/mamba_base.h"
 #include "coluber/model.h"
 #include "kernels/attention/paged_attention.h"
+#include "tensor/device.h"
 
 namespace coluber {
 
@@ -41,7 +42,8 @@ inline bool is_page_dtype(DType dtype) {
 class PagedKvCache {
  public:
   PagedKvCache() = default;
-  explicit PagedKvCache(const FullAttentionSpec& spec, int64_t extra = 0);
+  // `device` is where the pages will lie.
+  explicit PagedKvCache(const FullAttentionSpec& spec, int64_t extra = 0, Device& device = cpu_device());
 
   // The spec with room for the extra plane and, of bytes, the rows' scales.
   const FullAttentionSpec& spec() const noexcept { return spec_; }
@@ -67,6 +69,7 @@ class PagedKvCache {
  private:
   const FullAttentionMetadata& metadata(const AttentionLayerBase& layer, const ForwardBatch& batch) const;
 
+  Device* device_ = nullptr;
   FullAttentionSpec spec_;
   int64_t extra_ = 0;
   DType extra_dtype_ = DType::kFloat32;

@@ -2,6 +2,7 @@
 #include "layers/rotation.h"
 
 #include "base/error.h"
+#include "tensor/cuda_step.h"
 
 namespace coluber {
 
@@ -32,8 +33,9 @@ void Rotation::forward(const ForwardBatch& batch, const Heads& q, const Heads& k
   auto turn = [&](int64_t begin, int64_t end, bool is_long) {
     args.q = q.values + begin * q.stride;
     args.k = k.values + begin * k.stride;
-    args.frequencies = (is_long ? turns_.long_frequencies : turns_.frequencies).data();
-    args.positions = batch.positions.data() + begin;
+    args.frequencies = device_array(batch, is_long ? turns_.long_frequencies : turns_.frequencies);
+    args.positions =
+        device_array(batch, batch.positions.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
     args.num_tokens = end - begin;
     rope()(args, batch);
   };

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "coluber/backend.h"
 #include "layers/recurrent_layer.h"
+#include "tensor/cuda_step.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -53,7 +54,7 @@ SoftmaxAttention::SoftmaxAttention(const SoftmaxAttentionConfig& config, const W
   spec.num_kv_heads = config_.num_kv_heads;
   spec.head_size = config_.head_dim;
   spec.dtype = cache.kv_cache_dtype;
-  cache_ = PagedKvCache(spec, selector_ ? selector_->note_elements() : 0);
+  cache_ = PagedKvCache(spec, selector_ ? selector_->note_elements() : 0, loader.device());
   loader.config().register_layer(*this);
 }
 
@@ -96,6 +97,10 @@ void SoftmaxAttention::attend(const ForwardBatch& batch, const float* q, const f
   args.bias_extent = options.bias_extent;
   if (selector_) args.selection = selector_->select(*this, cache_, batch, options.x, options.query_source, args);
   check_paged_attention(args);
+  args.block_table.data = device_array(
+      batch, std::span(args.block_table.data, static_cast<size_t>(args.num_reqs * args.block_table.stride)));
+  args.query_start_loc = device_array(batch, batch.query_start_loc);
+  args.seq_lens = device_array(batch, batch.seq_lens);
   paged_attention()(args, batch);
 }
 

@@ -194,9 +194,11 @@ std::unique_ptr<Model> load(ModelLoadContext& context, const char* model_type, b
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }
 
-const RegisterModel kLfm2({"lfm2", {"Lfm2ForCausalLM"}, [](ModelLoadContext& context) {
-                             return load(context, "lfm2", false);
-                           }});
+const RegisterModel kLfm2({"lfm2",
+                           {"Lfm2ForCausalLM"},
+                           [](ModelLoadContext& context) { return load(context, "lfm2", false); },
+                           {},
+                           /*runs_on_cuda=*/true});
 const RegisterModel kLfm2Moe({"lfm2_moe", {"Lfm2MoeForCausalLM"}, [](ModelLoadContext& context) {
                                 return load(context, "lfm2_moe", true);
                               }});

@@ -100,7 +100,11 @@ std::unique_ptr<Model> load(ModelLoadContext& context, const std::string& model_
 
 // The family that was found says which it is: a config may name only its architecture.
 ModelFamily family(const std::string& model_type, const std::string& architecture) {
-  return {model_type, {architecture}, [model_type](ModelLoadContext& context) { return load(context, model_type); }};
+  return {model_type,
+          {architecture},
+          [model_type](ModelLoadContext& context) { return load(context, model_type); },
+          {},
+          /*runs_on_cuda=*/true};
 }
 
 const RegisterModel kMamba(family("mamba", "MambaForCausalLM"));

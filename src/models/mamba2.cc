@@ -109,7 +109,7 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }
 
-const RegisterModel kMamba2({"mamba2", {"Mamba2ForCausalLM"}, load});
+const RegisterModel kMamba2({"mamba2", {"Mamba2ForCausalLM"}, load, {}, /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

@@ -19,6 +19,7 @@ namespace coluber::golden {
 struct Folder {
   std::string path;
   std::string name;
+  std::string device = "cpu";       // that it is tried on
   std::string family;               // that the engine finds; empty: none that is supported
   double tolerance = 0.0;           // of logits, absolute: max(1e-4, 3 * float32 noise) * std of the logits
   double relative_tolerance = 0.0;  // the same relative to a tensor's standard deviation

@@ -12,6 +12,7 @@
 #include "coluber/registry.h"
 #include "coluber/session.h"
 #include "golden_folder.h"
+#include "tensor/cuda_library.h"
 
 namespace coluber {
 namespace {
@@ -31,10 +32,21 @@ std::vector<Folder> supported_folders() {
   return folders;
 }
 
+std::vector<Folder> folders_on_cuda() {
+  std::vector<Folder> folders = supported_folders();
+  std::erase_if(folders,
+                [](const Folder& folder) { return !ModelRegistry::instance().find(folder.family)->runs_on_cuda; });
+  for (Folder& folder : folders) folder.device = "cuda";
+  return folders;
+}
+
 class Parity : public testing::TestWithParam<Folder> {
  protected:
   void SetUp() override {
+    std::string missing;
+    if (GetParam().device != "cpu" && CudaLibrary::find(&missing) == nullptr) GTEST_SKIP() << missing;
     EngineOptions options;
+    options.device = GetParam().device;
     options.model = GetParam().path;
     options.num_threads = 2;
     options.poison_pools = true;
@@ -168,6 +180,9 @@ TEST_P(Parity, FinalStatesInEveryChunkSize) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, Parity, testing::ValuesIn(supported_folders()),
+                         [](const testing::TestParamInfo<Folder>& info) { return info.param.name; });
+// Of the same folders, those whose family runs there.
+INSTANTIATE_TEST_SUITE_P(OnCuda, Parity, testing::ValuesIn(folders_on_cuda()),
                          [](const testing::TestParamInfo<Folder>& info) { return info.param.name; });
 
 TEST(ParityCoverage, EverySupportedFamilyHasAFolderAndSkippedFoldersAreNamed) {

@@ -40,6 +40,10 @@ void EngineFlags::declare_model(Arguments& arguments) {
 void EngineFlags::declare(Arguments& arguments) {
   arguments.section("Engine");
   arguments.integer("--threads", &threads_, {0, kMaxThreads}, "threads to compute with; 0: one a usable core");
+  arguments.text("--device", &device_, "DEVICE",
+                 "cpu, cuda or cuda:N; auto: a CUDA device where there is one and the model runs there");
+  arguments.number("--gpu-memory-utilization", &gpu_memory_utilization_, {0.0, 1.0},
+                   "of a CUDA device's memory, what weights, states and scratch may take together; without it 0.9");
   arguments.choice("--dtype", &dtype_, {"float32", "auto"},
                    "float32 computes with fp32 activations, states and sums from weights as stored; auto may round "
                    "activations to bf16 inside matrix products where the processor multiplies bf16");
@@ -146,6 +150,8 @@ EngineOptions EngineFlags::options(bool needs_model) const {
   EngineOptions options;
   options.model = needs_model ? find_model(model) : model;
   options.num_threads = static_cast<int>(threads_);
+  options.device = device_;
+  options.gpu_memory_utilization = gpu_memory_utilization_.value_or(options.gpu_memory_utilization);
   options.dtype = dtype_;
   options.deterministic = deterministic_;
   options.max_model_len = max_model_len_;

@@ -33,6 +33,8 @@ class EngineFlags {
 
  private:
   int64_t threads_ = 0;
+  std::string device_ = "cpu";
+  std::optional<double> gpu_memory_utilization_;
   std::string dtype_ = "float32";
   bool deterministic_ = false;
   int64_t max_model_len_ = 0;

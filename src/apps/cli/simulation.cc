@@ -23,6 +23,7 @@ constexpr int64_t kStepsAProgress = 256;
 class Simulation::Memory : public Device {
  public:
   std::string_view name() const noexcept override { return "simulated"; }
+  bool is_host() const noexcept override { return true; }
   void* allocate(int64_t bytes) override { return reserve(bytes); }
   void deallocate(void* memory, int64_t bytes) noexcept override { release(memory, bytes); }
   void copy(void*, const void*, int64_t bytes) override { copied_bytes_ += bytes; }
