@@ -180,5 +180,60 @@ TEST_F(Loader, ReportsProgressOnceATensor) {
   EXPECT_EQ(calls, (std::vector<std::pair<int64_t, int64_t>>{{8, 20}, {20, 20}}));
 }
 
+// The host's memory under another name.
+class ElsewhereDevice final : public Device {
+ public:
+  std::string_view name() const noexcept override { return "elsewhere"; }
+  bool is_host() const noexcept override { return false; }
+  void* allocate(int64_t bytes) override { return cpu_device().allocate(bytes); }
+  void deallocate(void* memory, int64_t bytes) noexcept override { cpu_device().deallocate(memory, bytes); }
+  void copy(void* to, const void* from, int64_t bytes) override {
+    copied_bytes += bytes;
+    cpu_device().copy(to, from, bytes);
+  }
+  void fill(void* memory, std::byte value, int64_t bytes) override { cpu_device().fill(memory, value, bytes); }
+  void synchronize() override {}
+  int64_t slab_bytes() const noexcept override { return cpu_device().slab_bytes(); }
+  void* reserve(int64_t bytes) override { return cpu_device().reserve(bytes); }
+  void release(void* base, int64_t bytes) noexcept override { cpu_device().release(base, bytes); }
+  void map(void* address, int64_t bytes) override { cpu_device().map(address, bytes); }
+  void unmap(void* address, int64_t bytes) noexcept override { cpu_device().unmap(address, bytes); }
+
+  int64_t copied_bytes = 0;
+};
+
+TEST_F(Loader, PlacesWeightsOnTheDeviceOfTheModel) {
+  weights_.add("w", Shape{3}, {1, 2, 3});
+  ElsewhereDevice device;
+  harness_.context().device = &device;
+  WeightLoader loader(harness_.context());
+  const FloatArray array = loader.take_array("w", Shape{3});
+  EXPECT_EQ(device.copied_bytes, 12);
+  EXPECT_EQ((std::vector<float>(array.data(), array.data() + array.size())), (std::vector<float>{1, 2, 3}));
+  ModelInfo info;
+  EXPECT_NO_THROW(loader.finish(info));
+}
+
+TEST_F(Loader, LayersThatKeepWeightsOnTheHostAreRefusedOnADeviceAllInOneMessage) {
+  weights_.add("a.w", Shape{2}, {1, 2});
+  weights_.add("b.w", Shape{2}, {1, 2});
+  ElsewhereDevice device;
+  harness_.context().device = &device;
+  WeightLoader loader(harness_.context());
+  loader.scoped("a").take_float("w", Shape{2});
+  EXPECT_TRUE(loader.describe_only()) << "what follows is not worth packing";
+  loader.scoped("b").take_float("w", Shape{2});
+  ModelInfo info;
+  try {
+    loader.finish(info);
+    FAIL() << "two layers of the host ran on a device";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("'a.w'"), std::string::npos) << text;
+    EXPECT_NE(text.find("'b.w'"), std::string::npos) << text;
+  }
+}
+
 }  // namespace
 }  // namespace coluber
