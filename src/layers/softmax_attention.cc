@@ -99,8 +99,9 @@ void SoftmaxAttention::attend(const ForwardBatch& batch, const float* q, const f
   check_paged_attention(args);
   args.block_table.data = device_array(
       batch, std::span(args.block_table.data, static_cast<size_t>(args.num_reqs * args.block_table.stride)));
-  args.query_start_loc = device_array(batch, batch.query_start_loc);
-  args.seq_lens = device_array(batch, batch.seq_lens);
+  const auto rows = static_cast<size_t>(args.num_reqs);
+  args.query_start_loc = device_array(batch, std::span(args.query_start_loc, rows + 1));
+  args.seq_lens = device_array(batch, std::span(args.seq_lens, rows));
   paged_attention()(args, batch);
 }
 
