@@ -214,6 +214,17 @@ class SessionFiles(unittest.TestCase):
             client.call("DELETE", f"/v1/sessions/{sessions[0]}")
             client.new(prompt=TEXT)
 
+    def test_more_sessions_than_places_for_states_leave_room_for_requests(self):
+        with Server("--session-dir", self.folder.name, "--no-enable-prefix-caching", "--max-session-checkpoints", 1) as server:
+            client = Client(self, server)
+            expected = client.text(prompt="Once")
+            first = client.new(prompt=TEXT)["id"]
+            for i in range(220):
+                client.new(prompt=f"Number {i}")
+            in_threads(4, lambda _: self.assertEqual(client.text(prompt="Once"), expected))
+            self.assertEqual(client.get(first)["state"], "parked")
+            self.assertEqual(client.text(session_id=first, prompt=" One"), client.text(prompt=TEXT + " One"))
+
     def test_idle_sessions_are_parked_or_end(self):
         with Server("--session-idle-timeout", "0.2", "--session-dir", self.folder.name) as server:
             client = Client(self, server)

@@ -2,16 +2,18 @@
 #include "apps/server/session_store.h"
 
 #include <algorithm>
-#include <ctime>
 #include <random>
 #include <utility>
 
+#include "apps/server/session_entry.h"
 #include "base/log.h"
 
 namespace coluber::server {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+// Of the places for states that an engine has beside those of running sequences (kSessionSlots, kCachedSlots in
+// engine_requests.cc), so many that requests never lack one.
+constexpr int64_t kSlotsAlone = 192, kSlotsBesideCache = 8192;
 
 std::string new_id(SessionKind kind) {
   std::random_device random;
@@ -33,32 +35,12 @@ ApiError no_name() {
                            "file"});
 }
 
-// Paths are the operator's business.
-ApiError without_path(const Error& error, const std::string& path, const std::string& called) {
-  std::string message = error.what();
-  for (size_t at = message.find(path); at != std::string::npos; at = message.find(path))
-    message.replace(at, path.size(), called);
-  return api_error(Failure{error.code(), message, {}});
-}
-
 }  // namespace
-
-struct SessionStore::Entry {
-  std::string id, owner;
-  SessionKind kind = SessionKind::kSession;
-  int64_t created = std::time(nullptr), last_used = created;
-  Clock::time_point used = Clock::now();
-  Json note;
-  bool busy = false;                           // somebody has it
-  bool moving = false;                         // that is this store, on the way to or from a file: worth waiting for
-  std::shared_ptr<Session> session;            // null: parked
-  std::vector<SessionCheckpoint> checkpoints;  // ascending
-  bool in_memory = false;
-  Facts facts;  // as last looked at
-};
 
 SessionStore::SessionStore(SessionOptions options, AsyncEngine& engine, std::function<void()> on_change)
     : options_(std::move(options)), engine_(engine), on_change_(std::move(on_change)), files_(options_.dir) {
+  const bool caches = engine_.engine().config().cache.enable_prefix_caching;
+  max_slots_ = caches ? kSlotsBesideCache : kSlotsAlone;
   max_bytes_ = options_.max_bytes > 0 ? options_.max_bytes : engine_.stats().memory_bytes / 4;
   for (const std::string& id : files_.parked()) {
     try {
@@ -152,6 +134,7 @@ void SessionStore::give_back(const EntryPtr& entry) {
 }
 
 ApiResult<SessionStore::EntryPtr> SessionStore::add(const std::string& owner, SessionKind kind) {
+  make_room();
   while (true) {
     {
       const Lock lock(mutex_);
@@ -242,7 +225,7 @@ SessionStore::LeaseResult SessionStore::load(const std::string& owner, const std
     return made;
   } catch (const Error& error) {
     discard(**made);
-    return tl::unexpected(without_path(error, path, name));
+    return tl::unexpected(told_without_path(error, path, name));
   }
 }
 
@@ -300,7 +283,7 @@ ApiResult<Json> SessionStore::save(Lease& lease, const std::string& name) {
     engine_.with_engine([&](Engine&) { write = entry.session->save_later(path); });
     write();
   } catch (const Error& error) {
-    return tl::unexpected(without_path(error, path, name));
+    return tl::unexpected(told_without_path(error, path, name));
   }
   return Json(
       Json::Object{{"id", entry.id}, {"object", "session.file"}, {"file", name}, {"tokens", lease.num_tokens()}});
@@ -384,186 +367,6 @@ SessionStore::Counts SessionStore::counts() const {
   counts.parked_total = parked_total_;
   counts.restored_total = restored_total_;
   return counts;
-}
-
-// ---- files -----------------------------------------------------------------------------------------------------
-
-// A session that was parked without states has tokens only; they are computed when it is gone on with.
-ApiResult<void> SessionStore::fill(Entry& entry, const std::string& id, const std::string& called) {
-  const std::string path = files_.parked_path(id);
-  try {
-    std::function<void(Session&)> put;
-    if (files_.has_states(id)) {
-      put = Session::load_later(path);
-    } else {
-      std::vector<int32_t> tokens;
-      const Json facts = files_.read_facts(id);
-      for (const Json& token : facts.at("tokens").as_array()) tokens.push_back(static_cast<int32_t>(token.as_int()));
-      put = [tokens = std::move(tokens)](Session& session) { session.set_pending(tokens); };
-    }
-    with(entry, [&](Engine& engine) {
-      std::shared_ptr<Session> session = engine.open_session();
-      put(*session);
-      entry.session = std::move(session);
-    });
-    return {};
-  } catch (const Error& error) {
-    log_warn("the parked session {} cannot be had back: {}", id, error.what());
-    ApiError told = without_path(error, path, called);
-    if (told.status < 500) told.status = 500;  // nothing that the client could have asked otherwise
-    return tl::unexpected(std::move(told));
-  }
-}
-
-ApiResult<void> SessionStore::bring_back(Entry& entry) {
-  {
-    const Lock lock(mutex_);
-    entry.moving = true;
-  }
-  const ApiResult<void> filled = fill(entry, entry.id, "the session's file");
-  if (filled) files_.remove_parked(entry.id);
-  const Lock lock(mutex_);
-  entry.moving = false;
-  if (filled) ++restored_total_;
-  changed_.notify_all();
-  return filled;
-}
-
-// Of an entry that is the caller's. False where it could not be written; it is as it was then.
-bool SessionStore::park(Entry& entry) {
-  try {
-    std::function<void()> write;
-    Json facts(Json::Object{{"owner", entry.owner},
-                            {"kind", entry.kind == SessionKind::kResponse ? "response" : "session"},
-                            {"created", entry.created},
-                            {"last_used", entry.last_used},
-                            {"note", entry.note}});
-    with(entry, [&](Engine&) {
-      if (!entry.session->tokens().empty()) {
-        write = entry.session->save_later(files_.parked_path(entry.id));
-      } else {
-        Json::Array tokens;
-        for (const int32_t token : entry.session->pending()) tokens.emplace_back(token);
-        facts.set("tokens", std::move(tokens));
-      }
-    });
-    facts.set("num_tokens", entry.facts.num_tokens);
-    facts.set("position", entry.facts.position);
-    if (write) write();
-    files_.write_facts(entry.id, facts);
-  } catch (const std::exception& error) {
-    log_warn("a session stays in memory: {}", error.what());
-    files_.remove_parked(entry.id);
-    return false;
-  }
-  empty(entry);
-  const Lock lock(mutex_);
-  ++parked_total_;
-  return true;
-}
-
-// ---- limits ----------------------------------------------------------------------------------------------------
-
-// Of an entry that is the caller's. Its memory goes back while nobody else is in the engine.
-void SessionStore::empty(Entry& entry) {
-  std::shared_ptr<Session> session = std::move(entry.session);
-  std::vector<SessionCheckpoint> checkpoints = std::move(entry.checkpoints);
-  engine_.with_engine([&](Engine&) {
-    checkpoints.clear();
-    session = nullptr;
-  });
-  const Lock lock(mutex_);
-  entry.in_memory = false;
-  entry.facts.bytes = 0;
-  entry.facts.checkpoints.clear();
-}
-
-// Of an entry that is the caller's.
-void SessionStore::forget(const EntryPtr& entry) {
-  {
-    const Lock lock(mutex_);
-    entries_.erase(entry->id);
-    entry->busy = entry->moving = true;  // who waits for it finds nothing
-    changed_.notify_all();
-  }
-  const bool was_parked = entry->session == nullptr;
-  empty(*entry);
-  if (was_parked && files_.is_there()) files_.remove_parked(entry->id);
-}
-
-SessionStore::EntryPtr SessionStore::oldest_idle(const std::function<bool(const Entry& entry)>& is_wanted) {
-  const Lock lock(mutex_);
-  EntryPtr oldest;
-  for (const auto& [id, entry] : entries_)
-    if (!entry->busy && is_wanted(*entry) && (!oldest || entry->used < oldest->used)) oldest = entry;
-  if (oldest) oldest->busy = oldest->moving = true;
-  return oldest;
-}
-
-void SessionStore::enforce_limits() {
-  int64_t excess = -max_bytes_;
-  {
-    const Lock lock(mutex_);
-    is_due_ = false;
-    if (std::exchange(enforcing_, true)) return;
-    for (const auto& [id, entry] : entries_) excess += entry->facts.bytes;
-  }
-  const bool parks = files_.is_there();
-  const auto limit = std::chrono::duration<double>(options_.idle_timeout_s);
-  const auto is_late = [&](const Entry& entry) {
-    return options_.idle_timeout_s > 0.0 && Clock::now() - entry.used > limit;
-  };
-  for (;;) {
-    const EntryPtr entry = oldest_idle([&](const Entry& e) {
-      const bool gives = parks || e.kind == SessionKind::kResponse || !e.facts.checkpoints.empty();
-      return e.in_memory && (is_late(e) || (excess > 0 && e.facts.bytes > 0 && gives));
-    });
-    if (!entry) break;
-    const Clock::time_point used = entry->used;
-    const int64_t bytes = entry->facts.bytes;
-    bool goes_on = true;
-    if (parks) {
-      goes_on = park(*entry);
-    } else if (is_late(*entry) || entry->kind == SessionKind::kResponse) {
-      forget(entry);
-    } else {
-      with(*entry, [&](Engine&) { entry->checkpoints.clear(); });
-    }
-    excess -= bytes - (entry->in_memory ? entry->facts.bytes : 0);
-    const Lock lock(mutex_);
-    entry->busy = entry->moving = false;
-    entry->used = used;
-    changed_.notify_all();
-    if (!goes_on) break;
-  }
-  const Lock lock(mutex_);
-  enforcing_ = false;
-}
-
-void SessionStore::park_all() {
-  if (!files_.is_there()) return;
-  while (const EntryPtr entry = oldest_idle([](const Entry& e) { return e.in_memory; })) {
-    const bool parked = park(*entry);
-    const Lock lock(mutex_);
-    entry->busy = !parked;  // looked at once
-  }
-}
-
-void SessionStore::close() {
-  std::vector<std::shared_ptr<Session>> sessions;
-  std::vector<SessionCheckpoint> checkpoints;
-  {
-    const Lock lock(mutex_);
-    for (auto& [id, entry] : entries_) {
-      checkpoints.insert(checkpoints.end(), entry->checkpoints.begin(), entry->checkpoints.end());
-      entry->checkpoints.clear();
-      sessions.push_back(std::move(entry->session));
-    }
-  }
-  engine_.with_engine([&](Engine&) {
-    checkpoints.clear();
-    sessions.clear();
-  });
 }
 
 }  // namespace coluber::server

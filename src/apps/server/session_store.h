@@ -94,6 +94,21 @@ class SessionStore {
     std::vector<int64_t> checkpoints;
   };
   static Facts facts_of(const Entry& entry);  // in the engine
+  // What sessions take of what there is: memory, and places for states.
+  struct Weight {
+    int64_t bytes = 0, slots = 0;
+    Weight& operator+=(const Weight& other) noexcept {
+      bytes += other.bytes;
+      slots += other.slots;
+      return *this;
+    }
+    Weight& operator-=(const Weight& other) noexcept { return *this += Weight{-other.bytes, -other.slots}; }
+  };
+  static Weight weight_of(const Entry& entry);
+  Weight excess() const;  // with the mutex
+  // Before another one comes to memory: whoever wants it makes the room itself, so that none can come faster than
+  // others are parked.
+  void make_room();
   using EntryPtr = std::shared_ptr<Entry>;
   using Lock = std::unique_lock<std::mutex>;
 
@@ -104,6 +119,7 @@ class SessionStore {
   ApiResult<void> bring_back(Entry& entry);
   ApiResult<void> fill(Entry& entry, const std::string& path, const std::string& called);
   bool park(Entry& entry);
+  bool make_lighter(const EntryPtr& entry, bool is_late);
   // Does something with the entry's session, in the engine, and notes how it stands then.
   void with(Entry& entry, const std::function<void(Engine& engine)>& work);
   void empty(Entry& entry);
@@ -121,7 +137,7 @@ class SessionStore {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, EntryPtr> entries_;
-  int64_t max_bytes_ = 0;
+  int64_t max_bytes_ = 0, max_slots_ = 0;
   int64_t parked_total_ = 0, restored_total_ = 0;
   bool enforcing_ = false;
   bool is_due_ = false;  // enforce_limits has been asked for
