@@ -260,6 +260,12 @@ class Doors(unittest.TestCase):
             self.assertIn(b'"length"', data)
             self.assertEqual(server.process.wait(SECONDS), 0)
 
+    def test_a_file_that_can_no_longer_be_read_is_told(self):
+        with Server() as server:
+            server.process.send_signal(signal.SIGBUS)
+            self.assertGreater(server.process.wait(20), 0)
+            self.assertIn("can no longer be read", server.stderr())
+
     def test_a_second_signal_stops_at_once(self):
         with Server("--shutdown-timeout", 600) as server, server.connect() as peer:
             peer.sendall(completion_bytes(max_tokens=1900, ignore_eos=True, stream=True, n=8))
