@@ -36,7 +36,8 @@ class AsyncEngine {
   // throws comes out here. It must return soon and must not call this object.
   void with_engine(const std::function<void(Engine& engine)>& work);
   // For what does not change after loading, from any thread: model_info, config, default_sampling, eos_token_ids,
-  // has_tokenizer, encode, decode, token_bytes, has_chat_template, apply_chat_template. For nothing else.
+  // has_tokenizer, encode, decode, token_bytes, has_chat_template, apply_chat_template, render_chat,
+  // encode_chat, chat_template_source. For nothing else.
   const Engine& engine() const noexcept;
 
  private:

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "coluber/chat_text.h"
 #include "coluber/config.h"
 #include "coluber/error.h"
 #include "coluber/model.h"
@@ -266,6 +267,12 @@ class Engine {
   // the template's message.
   std::string apply_chat_template(const std::string& messages_json, bool add_generation_prompt = true,
                                   const std::string& tools_json = {}, const std::string& kwargs_json = {}) const;
+  // The same, with what somebody typed apart; and its tokens, in which nobody has typed a special token.
+  ChatText render_chat(const std::string& messages_json, bool add_generation_prompt = true,
+                       const std::string& tools_json = {}, const std::string& kwargs_json = {}) const;
+  std::vector<int32_t> encode_chat(const ChatText& chat) const;
+  // The chat templates' own text, one behind another; empty where there is none.
+  std::string chat_template_source() const;
 
   // Throws Error(kInvalidArgument, kContextLength) for a request that cannot run.
   RequestId add_request(Request request);

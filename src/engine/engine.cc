@@ -49,6 +49,24 @@ std::string Engine::token_bytes(int32_t id) const {
 
 std::string Engine::apply_chat_template(const std::string& messages_json, bool add_generation_prompt,
                                         const std::string& tools_json, const std::string& kwargs_json) const {
+  return render_chat(messages_json, add_generation_prompt, tools_json, kwargs_json).text;
+}
+
+std::string Engine::chat_template_source() const {
+  std::string all;
+  if (impl_->loaded.chat_template)
+    for (const auto& [name, one] : impl_->loaded.chat_template->named) all += one.source() + "\n";
+  return all;
+}
+
+std::vector<int32_t> Engine::encode_chat(const ChatText& chat) const {
+  if (!has_tokenizer())
+    throw make_error(ErrorCode::kNotFound, "{} has no tokenizer; give token ids instead of text", impl_->loaded.path);
+  return value_or_throw(impl_->loaded.tokenizer->encode_typed(chat.text, chat.typed));
+}
+
+ChatText Engine::render_chat(const std::string& messages_json, bool add_generation_prompt,
+                             const std::string& tools_json, const std::string& kwargs_json) const {
   if (!impl_->loaded.chat_template_error.empty())
     throw make_error(ErrorCode::kInvalidData,
                      "the chat template cannot be used: {}; mend it, or give the prompt as plain text (--raw)",
@@ -64,7 +82,7 @@ std::string Engine::apply_chat_template(const std::string& messages_json, bool a
   variables.set("messages", value_or_throw(parse_json(messages_json, "messages")));
   variables.set("add_generation_prompt", add_generation_prompt);
   if (!tools_json.empty()) variables.set("tools", value_or_throw(parse_json(tools_json, "tools")));
-  return value_or_throw(impl_->loaded.chat_template->render(variables));
+  return value_or_throw(impl_->loaded.chat_template->render_chat(variables));
 }
 
 SamplingParams Engine::default_sampling() const {

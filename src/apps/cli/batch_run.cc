@@ -107,8 +107,8 @@ Request BatchRun::make_request(const BatchRequest& given) const {
     request.prompt_ids = engine_.encode(*given.prompt, true);
   } else {
     // The template writes the special tokens itself.
-    request.prompt_ids = engine_.encode(
-        engine_.apply_chat_template(given.messages->dump(), true, given.tools_json, given.template_kwargs_json), false);
+    request.prompt_ids = engine_.encode_chat(
+        engine_.render_chat(given.messages->dump(), true, given.tools_json, given.template_kwargs_json));
   }
   if (request.prompt_ids.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "the prompt gives no tokens; a model needs at least one to go on from");

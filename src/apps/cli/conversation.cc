@@ -56,7 +56,7 @@ std::vector<int32_t> Conversation::render(bool add_generation_prompt) const {
   };
   if (!system_.empty()) add("system", system_);
   for (const Message& message : messages_) add(message.role, message.content);
-  return engine_.encode(engine_.apply_chat_template(messages.dump(), add_generation_prompt), false);
+  return engine_.encode_chat(engine_.render_chat(messages.dump(), add_generation_prompt));
 }
 
 void Conversation::rewind_to_prefix(const std::vector<int32_t>& ids, TurnStats& stats) {

@@ -168,7 +168,7 @@ std::vector<int32_t> encode_prompt(const Engine& engine, const RunOptions& optio
     if (options.system) add("system", *options.system);
     add("user", text);
     // The template writes the special tokens itself.
-    ids = engine.encode(engine.apply_chat_template(messages.dump()), false);
+    ids = engine.encode_chat(engine.render_chat(messages.dump()));
   } else {
     ids = engine.encode(text, true);
   }

@@ -38,7 +38,7 @@ std::vector<int32_t> RunSession::next_text(const std::string& text) const { retu
 
 std::vector<int32_t> RunSession::next_turn(const std::string& text) const {
   const Json::Array turn{Json(Json::Object{{"role", "user"}, {"content", text}})};
-  std::vector<int32_t> ids = engine_.encode(cli::text_behind_answer(engine_, turn, true, {}, {}, name_), false);
+  std::vector<int32_t> ids = engine_.encode_chat(cli::text_behind_answer(engine_, turn, true, {}, {}, name_));
   const std::span<const int32_t> pending = session_->pending(), held = session_->tokens();
   drop_repeated_end(ids, !pending.empty() ? pending.back() : held.empty() ? -1 : held.back(), engine_.eos_token_ids());
   return ids;

@@ -6,6 +6,7 @@
 
 #include "apps/cli/next_turn.h"
 #include "base/utf8.h"
+#include "text/grammar/spec_checks.h"
 
 namespace coluber::server {
 namespace {
@@ -14,7 +15,6 @@ constexpr int64_t kMaxTokens = int64_t{1} << 31;
 constexpr size_t kMaxText = size_t{1} << 30;  // the body's limit comes first
 constexpr size_t kMaxSaltBytes = 256;
 constexpr int64_t kCompletionTokens = 16;  // OpenAI's default on the route without a conversation
-constexpr std::string_view kNoTools = "calls of tools are not parsed yet; describe the tools in a message";
 
 void read_number(JsonFields& fields, std::string_view name, double low, double high, float* value) {
   double given = 0.0;
@@ -141,42 +141,26 @@ void encode_prompt(JsonFields& fields, std::string_view name, const Engine& engi
   if (texts != nullptr) texts->push_back(text);
 }
 
-// Parts of text become one text; OpenAI's arguments of earlier calls, JSON in a string, become the values that
-// templates want. False where the message is not right.
-bool tidy_message(Json& message) {
-  const Json* role = message.find("role");
-  if (role == nullptr || !role->is_string()) return false;
-  if (const Json* content = message.find("content"); content != nullptr && content->is_array()) {
-    std::string text;
-    for (const Json& part : content->as_array()) {
-      const Json* type = part.find("type");
-      const Json* words = part.find("text");
-      if (type == nullptr || !type->is_string() || type->as_string() != "text" || words == nullptr ||
-          !words->is_string())
-        return false;
-      text += (text.empty() ? "" : "\n") + words->as_string();
-    }
-    message.set("content", text);
-  } else if (content != nullptr && !content->is_string() && !content->is_null()) {
-    return false;
+// What is thought, what is called and the form that was asked for, as one form.
+void hold_answer(const AskedTools& tools, const AnswerReading& reading, std::optional<AskedGrammar>& form) {
+  if (!form && !tools.must_call()) return;
+  if (form && reading.reasoning == nullptr && !tools.may_call()) return;
+  std::vector<GrammarSpec> parts;
+  Json answer;
+  if (form) {
+    parts.push_back(form->spec);
+    if (auto fine = check_grammar_spec(form->spec, {}); !fine) return;  // told where it is compiled
+    answer = form_format(form->spec);
   }
-  return true;
-}
-
-void tidy_calls(Json& message) {
-  for (auto& [name, calls] : message.as_object()) {
-    if (name != "tool_calls" || !calls.is_array()) continue;
-    for (Json& call : calls.as_array()) {
-      const Json* function = call.find("function");
-      const Json* arguments = function == nullptr ? nullptr : function->find("arguments");
-      if (arguments == nullptr || !arguments->is_string()) continue;
-      Result<Json> parsed = parse_json(arguments->as_string(), "arguments");
-      if (!parsed || !parsed->is_object()) continue;
-      Json changed = *function;
-      changed.set("arguments", std::move(*parsed));
-      call.set("function", std::move(changed));
-    }
+  if (tools.may_call()) {
+    Json calls = calls_structure(tools, *reading.calls, &parts);
+    answer = form ? either_format({std::move(answer), std::move(calls)}) : std::move(calls);
   }
+  if (reading.reasoning != nullptr) {
+    const ReasoningFormat& thought = *reading.reasoning;
+    answer = sequence_format({thought_format(thought.begin, thought.end, reading.reasoning_open), std::move(answer)});
+  }
+  form = AskedGrammar{structure_spec(answer, std::move(parts)), form ? form->param : "tools"};
 }
 
 void read_chat_logprobs(JsonFields& fields, const ModelFacts& facts, CompletionRequest& request) {
@@ -187,27 +171,57 @@ void read_chat_logprobs(JsonFields& fields, const ModelFacts& facts, CompletionR
   if (request.want_logprobs) request.sampling.logprobs = static_cast<int>(top);
 }
 
+// How the answer is read, and what it is held to.
+void read_answer(JsonFields& fields, const ModelFacts& facts, const RenderedConversation& conversation,
+                 CompletionRequest& request) {
+  const AskedTools& tools = conversation.tools;
+  if (tools.may_call() && facts.tool_format == nullptr)
+    return fields.problem("tools",
+                          "'tools' is not supported: this model's chat template has no place for tools; describe them "
+                          "in a message (or serve with --tool-call-parser)",
+                          ErrorCode::kUnsupported);
+  if (tools.must_call() && request.form)
+    return fields.problem(request.form->param, fmt::format("'{}' does not go with a 'tool_choice' that asks for a call",
+                                                           request.form->param));
+  if (tools.must_call() && request.beam_width > 0)
+    return fields.problem("use_beam_search", "'use_beam_search' does not go with a 'tool_choice' that asks for a call",
+                          ErrorCode::kUnsupported);
+  AnswerReading& reading = request.reading;
+  reading.reasoning = facts.reasoning_format;
+  reading.reasoning_open =
+      reading.reasoning != nullptr && is_reasoning_open(*reading.reasoning, conversation.text.text);
+  if (tools.may_call()) {
+    reading.calls = facts.tool_format;
+    reading.tools = tools.tools;
+    reading.one_call = !tools.many;
+  }
+  if ((reading.calls != nullptr && facts.calls_are_special) ||
+      (reading.reasoning != nullptr && facts.reasoning_is_special))
+    request.sampling.skip_special_tokens = false;
+  hold_answer(tools, reading, request.form);
+}
+
 void read_chat(JsonFields& fields, const ModelFacts& facts, const Engine& engine, const HeldSession* session,
                CompletionRequest& request) {
   read_chat_logprobs(fields, facts, request);
-  bool special = false;  // the template writes them itself
-  fields.boolean("add_special_tokens", &special);
-  fields.refuse("tools", kNoTools, Json(Json::Array{}));
-  fields.refuse("tool_choice", kNoTools, Json("none"));
-  fields.refuse("parallel_tool_calls", kNoTools);
-  for (const std::string_view old : {"functions", "function_call"}) fields.refuse(old, kNoTools);
+  fields.refuse("add_special_tokens", "the chat template writes special tokens itself", Json(false));
+  for (const std::string_view old : {"functions", "function_call"})
+    fields.refuse(old, "say 'tools' and 'tool_choice', which came in its place");
   fields.refuse("modalities", "only text is made", Json(Json::Array{Json("text")}));
   fields.refuse("service_tier", "there is one tier", Json("auto"));
   fields.refuse("echo", "conversations are not repeated", Json(false));
   fields.refuse("best_of", "it belongs to /v1/completions");
   for (const std::string_view name : {"audio", "prediction", "web_search_options", "verbosity", "mm_processor_kwargs"})
     fields.refuse(name, "this server only makes text from text");
-  const Result<std::string> text = render_conversation(fields, engine, true, session);
-  if (!text) return fields.problem(text.error().param, text.error().message, text.error().code);
-  encode_prompt(fields, "messages", engine, *text, special, &request.prompts, nullptr);
-  if (session != nullptr && !request.prompts.empty())
-    cli::drop_repeated_end(request.prompts.back(), session->last_token, engine.eos_token_ids());
-  if (!request.prompts.empty() && request.prompts.back().empty())
+  const Result<RenderedConversation> conversation = render_conversation(fields, engine, true, session);
+  if (!conversation)
+    return fields.problem(conversation.error().param, conversation.error().message, conversation.error().code);
+  read_answer(fields, facts, *conversation, request);
+  if (!engine.has_tokenizer())
+    return fields.problem("messages", "this model has no tokenizer, so it cannot read text; use /v1/completions");
+  request.prompts.push_back(conversation->encode(engine));
+  if (session != nullptr) cli::drop_repeated_end(request.prompts.back(), session->last_token, engine.eos_token_ids());
+  if (request.prompts.back().empty())
     fields.problem("messages", "the conversation gives no tokens; a model needs at least one to go on from");
 }
 
@@ -334,75 +348,6 @@ void check_model(JsonFields& fields, const ModelFacts& facts) {
                  fmt::format("the model {} does not exist here; served is '{}'",
                              Json(name.substr(0, 80)).dump(-1, true), names.front()),
                  ErrorCode::kNotFound);
-}
-
-Result<Json> read_messages(JsonFields& fields) {
-  const auto bad = [](std::string_view param, std::string message) {
-    return tl::unexpected<Failure>(Failure{ErrorCode::kInvalidArgument, std::move(message), std::string(param)});
-  };
-  const Json* given = fields.find("messages", R"({"type": "array", "minItems": 1, "items": {"type": "object"}})");
-  if (given == nullptr || !given->is_array() || given->as_array().empty())
-    return bad("messages", "'messages' must be a list of {\"role\", \"content\"} with at least one");
-  Json messages = *given;
-  for (size_t i = 0; i < messages.as_array().size(); ++i) {
-    Json& message = messages.as_array()[i];
-    if (!message.is_object() || !tidy_message(message))
-      return bad(fmt::format("messages[{}]", i),
-                 fmt::format("'messages[{}]' must have a 'role' and a 'content', which is a text or a list of "
-                             "{{\"type\": \"text\", \"text\": ...}}; other kinds of parts are not supported",
-                             i));
-    tidy_calls(message);
-  }
-  return messages;
-}
-
-namespace {
-
-// What follows the messages that a session was begun with.
-std::string behind_opening(const Engine& engine, const Json& opening, const Json& messages, bool generation_prompt,
-                           const std::string& kwargs) {
-  Json all = opening;
-  for (const Json& message : messages.as_array()) all.push_back(message);
-  const std::string before = engine.apply_chat_template(opening.dump(), false, {}, kwargs);
-  std::string rendered = engine.apply_chat_template(all.dump(), generation_prompt, {}, kwargs);
-  if (!rendered.starts_with(before))
-    throw Error(ErrorCode::kUnsupported,
-                "this model's chat template writes the session's messages otherwise where others follow; begin a new "
-                "session with all of them");
-  return rendered.substr(before.size());
-}
-
-}  // namespace
-
-Result<std::string> render_conversation(JsonFields& fields, const Engine& engine, bool generation_prompt,
-                                        const HeldSession* session) {
-  fields.boolean("add_generation_prompt", &generation_prompt);
-  fields.refuse("continue_final_message", "an answer is always a new message", Json(false));
-  fields.refuse("chat_template", "templates come with the model, never from a client");
-  fields.refuse("documents", "there is no place for documents; put them in a message");
-  Json extra = Json(Json::Object{});
-  if (const Json* given = fields.find("chat_template_kwargs", R"({"type": ["object", "null"]})")) {
-    if (!given->is_object())
-      return tl::unexpected(
-          Failure{ErrorCode::kInvalidArgument, "'chat_template_kwargs' must be an object", "chat_template_kwargs"});
-    extra = *given;
-  }
-  if (const Json* effort = fields.find("reasoning_effort")) extra.set("reasoning_effort", *effort);
-  const Result<Json> messages = read_messages(fields);
-  if (!messages) return tl::unexpected(messages.error());
-  if (!engine.has_chat_template())
-    return tl::unexpected(
-        Failure{ErrorCode::kInvalidArgument, "this model has no chat template; use /v1/completions", "messages"});
-  const std::string kwargs = extra.dump();
-  try {
-    if (session == nullptr || session->num_tokens == 0)
-      return engine.apply_chat_template(messages->dump(), generation_prompt, {}, kwargs);
-    if (session->opening.is_array())
-      return behind_opening(engine, session->opening, *messages, generation_prompt, kwargs);
-    return cli::text_behind_answer(engine, messages->as_array(), generation_prompt, {}, kwargs);
-  } catch (const Error& error) {
-    return tl::unexpected(Failure{error.code(), error.what(), "messages"});
-  }
 }
 
 Result<CompletionRequest> parse_completion(const Json& body, bool chat, const ModelFacts& facts, const Engine& engine,

@@ -13,6 +13,7 @@
 #include "apps/server/json_fields.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "apps/server/conversation.h"
 #include "coluber/engine.h"
 #include "text/grammar/asked_grammar.h"
 
@@ -30,13 +31,10 @@ struct ModelFacts {
   int64_t max_logprobs = 20;
   int64_t max_stops = 16;
   size_t max_stop_bytes = 1024;
-};
-
-// What the session holds that a request goes on from.
-struct HeldSession {
-  int64_t num_tokens = 0;
-  int32_t last_token = -1;
-  Json opening;  // messages that it was begun with, as long as no answer follows them; else null
+  // How answers of conversations are read; null: no tools may be given, nothing is thought.
+  const ToolFormat* tool_format = nullptr;
+  const ReasoningFormat* reasoning_format = nullptr;
+  bool calls_are_special = false, reasoning_is_special = false;  // their marks are special tokens
 };
 
 struct CompletionRequest {
@@ -60,6 +58,7 @@ struct CompletionRequest {
   bool want_logprobs = false;
   bool return_token_ids = false;
 
+  AnswerReading reading;                                   // of a conversation's answers
   std::optional<AskedGrammar> form;                        // of the answer
   std::shared_ptr<const TokenConstraint> constraint = {};  // that holds it to the form
 
@@ -71,12 +70,6 @@ struct CompletionRequest {
 // every field.
 Result<CompletionRequest> parse_completion(const Json& body, bool chat, const ModelFacts& facts, const Engine& engine,
                                            const HeldSession* session, bool is_open_ended, FieldList* list = nullptr);
-// The conversation of a chat request, or of /tokenize, as text; of one that goes on from a session, what follows there.
-// Only the fields of the conversation are looked at.
-Result<std::string> render_conversation(JsonFields& fields, const Engine& engine, bool generation_prompt = true,
-                                        const HeldSession* session = nullptr);
-// The messages as templates want them, or what is wrong with them.
-Result<Json> read_messages(JsonFields& fields);
 // The body as an object: UTF-8, JSON, and an object. Duplicate keys are refused.
 Result<Json> parse_body(const std::string& body);
 // Texts, token ids, or lists of either, from the field `name`; what is not right is told to `fields`. `texts`, where

@@ -15,8 +15,51 @@ int64_t characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-Json finish_json(FinishReason reason) {
-  return reason == FinishReason::kNone ? Json() : Json(finish_reason_name(reason));
+Json finish_json(const Choice& choice) {
+  if (choice.finish_reason == FinishReason::kStop && choice.has_calls) return Json("tool_calls");
+  return choice.finish_reason == FinishReason::kNone ? Json() : Json(finish_reason_name(choice.finish_reason));
+}
+
+// `id` of a call that the model gave none: the answer's, with the places of choice and call.
+std::string call_id(const AnswerHead& head, const Choice& choice, const CallDelta& call) {
+  if (!call.id.empty()) return call.id;
+  return fmt::format("call_{}_{}_{}", head.id.substr(head.id.find('-') + 1), choice.index, call.index);
+}
+
+Json calls_json(const AnswerHead& head, const Choice& choice, bool with_index) {
+  Json::Array calls;
+  for (const CallDelta& call : choice.calls) {
+    Json function(Json::Object{{"arguments", call.arguments}});
+    if (!call.name.empty()) function = Json(Json::Object{{"name", call.name}, {"arguments", call.arguments}});
+    Json json(Json::Object{});
+    if (with_index) json.set("index", call.index);
+    if (!call.name.empty()) {
+      json.set("id", call_id(head, choice, call));
+      json.set("type", "function");
+    }
+    json.set("function", std::move(function));
+    calls.push_back(std::move(json));
+  }
+  return Json(std::move(calls));
+}
+
+Json message_json(const AnswerHead& head, const Choice& choice) {
+  const bool calls_alone = choice.has_calls && choice.text.empty();
+  Json message(
+      Json::Object{{"role", "assistant"}, {"content", calls_alone ? Json() : Json(choice.text)}, {"refusal", Json()}});
+  if (!choice.reasoning.empty()) message.set("reasoning_content", choice.reasoning);
+  if (choice.has_calls) message.set("tool_calls", calls_json(head, choice, false));
+  return message;
+}
+
+Json delta_json(const AnswerHead& head, const Choice& added, bool first) {
+  Json delta(Json::Object{});
+  const bool others = !added.reasoning.empty() || !added.calls.empty();
+  if (first) delta.set("role", "assistant");
+  if (!added.text.empty() || (first && !others)) delta.set("content", added.text);
+  if (!added.reasoning.empty()) delta.set("reasoning_content", added.reasoning);
+  if (!added.calls.empty()) delta.set("tool_calls", calls_json(head, added, true));
+  return delta;
 }
 
 // The shape of /v1/completions: parallel lists.
@@ -82,7 +125,7 @@ void finish_choice(const AnswerHead& head, const CompletionRequest& request, con
                             : listed_logprobs(head.tokenizer, choice, echoed);
   }
   json.set("logprobs", std::move(logprobs));
-  json.set("finish_reason", finish_json(choice.finish_reason));
+  json.set("finish_reason", finish_json(choice));
   if (!choice.prompt_logprobs.empty() && !echoed)
     json.set("prompt_logprobs", prompt_logprobs_json(head.tokenizer, choice.prompt_logprobs));
   if (request.return_token_ids) json.set("token_ids", token_ids_json(choice.tokens));
@@ -118,6 +161,19 @@ Json cache_json(const Usage& usage) {
   return json;
 }
 
+void add_answer(Choice& choice, AnswerDelta&& delta) {
+  choice.text += delta.content;
+  choice.reasoning += delta.reasoning;
+  for (CallDelta& call : delta.calls) {
+    choice.has_calls = true;
+    if (choice.calls.empty() || choice.calls.back().index != call.index) {
+      choice.calls.push_back(std::move(call));
+    } else {
+      choice.calls.back().arguments += call.arguments;
+    }
+  }
+}
+
 Json whole_answer(const AnswerHead& head, const CompletionRequest& request, const std::vector<Choice>& choices,
                   const Usage& usage) {
   Json json = answer_head(head, request.chat ? "chat.completion" : "text_completion");
@@ -126,7 +182,7 @@ Json whole_answer(const AnswerHead& head, const CompletionRequest& request, cons
     Json one;
     one.set("index", choice.index);
     if (request.chat) {
-      one.set("message", Json::Object{{"role", "assistant"}, {"content", choice.text}, {"refusal", Json()}});
+      one.set("message", message_json(head, choice));
     } else {
       one.set("text", choice.text);
     }
@@ -150,10 +206,7 @@ Json chunk_answer(const AnswerHead& head, const CompletionRequest& request, cons
   Json one;
   one.set("index", added.index);
   if (request.chat) {
-    Json delta = Json(Json::Object{});
-    if (first) delta.set("role", "assistant");
-    if (first || !added.text.empty()) delta.set("content", added.text);
-    one.set("delta", std::move(delta));
+    one.set("delta", delta_json(head, added, first));
   } else {
     one.set("text", added.text);
   }

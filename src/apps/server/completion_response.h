@@ -18,6 +18,10 @@ namespace coluber::server {
 struct Choice {
   int64_t index = 0;
   std::string text;
+  // Of a conversation: what was thought, and calls of tools.
+  std::string reasoning;
+  std::vector<CallDelta> calls;
+  bool has_calls = false;  // now or before
   std::vector<TokenOutput> tokens;
   std::vector<TokenOutput> prompt_logprobs;  // of the prompt's tokens, where asked for
   FinishReason finish_reason = FinishReason::kNone;
@@ -42,6 +46,9 @@ struct AnswerHead {
 Json usage_json(const Usage& usage);
 // {"cache": {"hit_tokens", "common_tokens", "miss_reason"}, "session": {"id", "tokens"}}: what stands under "coluber".
 Json cache_json(const Usage& usage);
+
+// Adds what came of an answer to what there is, a call to itself.
+void add_answer(Choice& choice, AnswerDelta&& delta);
 
 Json whole_answer(const AnswerHead& head, const CompletionRequest& request, const std::vector<Choice>& choices,
                   const Usage& usage);

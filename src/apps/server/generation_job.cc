@@ -154,6 +154,7 @@ void GenerationJob::started(std::shared_ptr<CompletionRequest> request, std::sha
   choices_.resize(num_choices);
   for (size_t i = 0; i < num_choices; ++i) choices_[i].index = static_cast<int64_t>(i);
   chunked_.resize(num_choices);
+  for (size_t i = 0; i < num_choices && !request->reading.is_plain(); ++i) readers_.emplace_back(request->reading);
   completion_tokens_.resize(num_choices);
   request_ = std::move(request);
   if (request_->stream) {
@@ -228,10 +229,16 @@ void GenerationJob::handle(size_t prompt, RequestOutput& output) {
     if (!chunked_[index]) output.prompt_tokens_logprobs = prompt_logprobs_[prompt];
   }
   if (request_->echo && !chunked_[index]) output.text.insert(0, request_->prompt_texts[prompt]);
-  if (request_->stream) {
-    send_chunk(choice, output);
+  AnswerDelta delta;
+  if (readers_.empty()) {
+    delta.content = std::move(output.text);
   } else {
-    choice.text += output.text;
+    delta = readers_[index].push(output.text, output.finish_reason != FinishReason::kNone);
+  }
+  if (request_->stream) {
+    send_chunk(choice, output, std::move(delta));
+  } else {
+    add_answer(choice, std::move(delta));
     append(choice.tokens, output.tokens);
     append(choice.prompt_logprobs, output.prompt_tokens_logprobs);
     choice.finish_reason = output.finish_reason;
@@ -240,13 +247,16 @@ void GenerationJob::handle(size_t prompt, RequestOutput& output) {
   if (output.finish_reason != FinishReason::kNone && output.request_finished) ++ended_;
 }
 
-void GenerationJob::send_chunk(Choice& choice, RequestOutput& output) {
+void GenerationJob::send_chunk(Choice& choice, RequestOutput& output, AnswerDelta delta) {
   const size_t index = static_cast<size_t>(choice.index);
   const bool ends = output.finish_reason != FinishReason::kNone;
   const bool carries_tokens = request_->want_logprobs || request_->return_token_ids;
   // Tokens that have no text yet (part of a character, a stop text that may be beginning) need no chunk of their own.
-  if (chunked_[index] && output.text.empty() && !ends && !carries_tokens) return;
-  choice.text = std::move(output.text);
+  if (chunked_[index] && delta.empty() && !ends && !carries_tokens) return;
+  choice.text.clear();
+  choice.reasoning.clear();
+  choice.calls.clear();
+  add_answer(choice, std::move(delta));
   choice.tokens = std::move(output.tokens);
   choice.prompt_logprobs = std::move(output.prompt_tokens_logprobs);
   choice.finish_reason = output.finish_reason;

@@ -44,7 +44,7 @@ class GenerationJob : public Job {
   void take(size_t prompt, RequestOutput output);
   void handle(size_t prompt, RequestOutput& output);
   void count(size_t prompt, const RequestOutput& output);
-  void send_chunk(Choice& choice, RequestOutput& output);
+  void send_chunk(Choice& choice, RequestOutput& output, AnswerDelta delta);
   void complete();
   Usage usage() const;
   double seconds() const { return std::chrono::duration<double>(Clock::now() - begun_).count(); }
@@ -60,7 +60,8 @@ class GenerationJob : public Job {
   std::shared_ptr<const CompletionRequest> request_;      // null until the engine has it
   std::deque<std::pair<size_t, RequestOutput>> pending_;  // given by the engine and not yet handled
   std::vector<Choice> choices_;
-  std::vector<bool> chunked_;  // choices that had a first chunk
+  std::vector<AnswerReader> readers_;  // one a choice; none where answers are text and nothing else
+  std::vector<bool> chunked_;          // choices that had a first chunk
   std::vector<int64_t> completion_tokens_;
   std::vector<Usage> prompts_;
   std::vector<std::vector<TokenOutput>> prompt_logprobs_;  // of prompts with several answers to repeat them in

@@ -109,10 +109,28 @@ void declare_access(Arguments& arguments, ServeOptions& options) {
   arguments.flag("--log-prompts", &service.log_prompts, "with what was asked: bodies of requests stand in the log");
 }
 
+template <typename List, typename Name>
+std::vector<std::string> names_of(std::vector<std::string> first, const List& list, const Name& name_of) {
+  for (const auto& one : list) first.emplace_back(name_of(one));
+  return first;
+}
+
+void declare_answers(Arguments& arguments, ServeOptions& options) {
+  arguments.section("How answers are read");
+  arguments.choice("--tool-call-parser", &options.service.tool_call_parser,
+                   names_of({"auto"}, tool_formats(), [](const ToolFormat* format) { return format->name; }),
+                   "how the model writes calls of tools; auto: as its chat template tells");
+  arguments.choice(
+      "--reasoning-parser", &options.service.reasoning_parser,
+      names_of({"auto", "none"}, reasoning_formats(), [](const ReasoningFormat& format) { return format.name; }),
+      "the marks around what the model thinks before it answers; auto: as its chat template tells");
+}
+
 void declare(Arguments& arguments, ServeOptions& options) {
   options.engine.declare_model(arguments);
   declare_address(arguments, options);
   declare_access(arguments, options);
+  declare_answers(arguments, options);
   options.engine.declare_serving(arguments, kDefaultMaxNumSeqs);
   options.engine.declare(arguments);
   arguments.example("coluber serve", "the built-in model at http://127.0.0.1:8000");

@@ -51,7 +51,7 @@ Service::Service(ServiceOptions options, std::unique_ptr<Engine> engine, std::un
   facts_.vocab_size = engine->model_info().vocab_size;
   facts_.max_model_len = engine->config().max_model_len;
   facts_.defaults = engine->default_sampling();
-  if (tokenizer_) grammars_ = std::make_unique<AnswerGrammars>(*tokenizer_, facts_.vocab_size, engine->eos_token_ids());
+  choose_readers(*engine);
   max_in_flight_ = engine->config().scheduler.max_num_seqs + options_.max_queue;
   std::random_device random;
   id_prefix_ = fmt::format("{:08x}{:08x}", random(), random());
@@ -72,6 +72,30 @@ Service::Service(ServiceOptions options, std::unique_ptr<Engine> engine, std::un
       Serving{*engine_, *http_, *workers_, *metrics_, *sessions_, facts_, tokenizer_.get(), grammars_.get()});
   openapi_ = openapi().dump();
   http_->on_signal([this](int number) { on_signal(number); });
+}
+
+// How answers of conversations are read, and which special tokens a grammar may need for it.
+void Service::choose_readers(const Engine& engine) {
+  const std::string source = engine.chat_template_source();
+  facts_.tool_format =
+      options_.tool_call_parser == "auto" ? detect_tool_format(source) : find_tool_format(options_.tool_call_parser);
+  if (options_.reasoning_parser != "none")
+    facts_.reasoning_format = options_.reasoning_parser == "auto" ? detect_reasoning_format(source)
+                                                                  : find_reasoning_format(options_.reasoning_parser);
+  if (!tokenizer_) return;
+  std::vector<std::string> special;
+  const auto note = [&](std::string_view marker) {
+    const std::optional<int32_t> id = tokenizer_->token_to_id(marker);
+    if (!id || !tokenizer_->is_special(*id)) return false;
+    special.emplace_back(marker);
+    return true;
+  };
+  if (facts_.tool_format != nullptr)
+    for (const std::string_view marker : facts_.tool_format->markers) facts_.calls_are_special |= note(marker);
+  if (facts_.reasoning_format != nullptr)
+    for (const std::string_view marker : {facts_.reasoning_format->begin, facts_.reasoning_format->end})
+      facts_.reasoning_is_special |= note(marker);
+  grammars_ = std::make_unique<AnswerGrammars>(*tokenizer_, facts_.vocab_size, engine.eos_token_ids(), special);
 }
 
 // First whatever calls into others, then what it calls.
@@ -314,7 +338,8 @@ void Service::post_tokenize(const std::shared_ptr<Call>& call) {
     if (tokenizer_ == nullptr) return tl::unexpected(api_error(missing_tokenizer()));
     const TokenizeBody body = read_tokenize(fields, facts_, engine_->engine());
     if (auto failure = fields.finish()) return tl::unexpected(api_error(*failure));
-    const Result<std::vector<int32_t>> ids = tokenizer_->encode(body.text, body.special);
+    const Result<std::vector<int32_t>> ids =
+        body.conversation ? body.conversation->encode(engine_->engine()) : tokenizer_->encode(body.text, body.special);
     if (!ids) return tl::unexpected(api_error(ids.error()));
     Json::Array tokens, texts;
     for (const int32_t id : *ids) tokens.emplace_back(id);

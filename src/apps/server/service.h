@@ -28,7 +28,9 @@ struct ServiceOptions {
   double shutdown_timeout_s = 30.0;
   std::string access_log = "off";  // "off", "text", "json": one line a request to standard error
   bool log_prompts = false;
-  bool page = true;  // at /
+  bool page = true;                       // at /
+  std::string tool_call_parser = "auto";  // or a ToolFormat's name
+  std::string reasoning_parser = "auto";  // or "none", or a ReasoningFormat's name
   SessionOptions sessions;
 };
 
@@ -105,6 +107,7 @@ class Service {
                  const std::function<std::shared_ptr<Job>(Call& call, Job::OnDone on_done)>& make);
   Json model_json(const std::string& name) const;
 
+  void choose_readers(const Engine& engine);
   void keep_session_limits();
   void on_signal(int number);
   void stop_if_idle();

@@ -34,8 +34,8 @@ Result<SessionJob::Wanted> SessionJob::read(JsonFields& fields, const ModelFacts
   std::string_view source = "prompt";
   if (fields.has("messages") || fields.is_described()) {
     source = "messages";
-    const Result<std::string> text = render_conversation(fields, engine, false);
-    if (text) prompts.push_back(engine.encode(*text, false));
+    const Result<RenderedConversation> text = render_conversation(fields, engine, false);
+    if (text) prompts.push_back(text->encode(engine));
     if (text) wanted.opening = *read_messages(fields);
     if (!text) fields.problem(text.error().param, text.error().message, text.error().code);
   }

@@ -18,12 +18,14 @@ TokenizeBody read_tokenize(JsonFields& fields, const ModelFacts& facts, const En
   fields.boolean("add_special_tokens", &body.special);
   fields.boolean("return_token_strs", &body.wants_strings);
   if (is_chat || fields.is_described()) {
-    const Result<std::string> rendered = render_conversation(fields, engine);
+    Result<RenderedConversation> rendered = render_conversation(fields, engine);
     if (rendered)
-      body.text = *rendered;
+      body.conversation = std::move(*rendered);
     else
       fields.problem(rendered.error().param, rendered.error().message, rendered.error().code);
   }
+  if (is_chat && body.special)
+    fields.problem("add_special_tokens", "'add_special_tokens': the chat template writes special tokens itself");
   if (!is_chat && !fields.text("prompt", &body.text, kMaxText))
     fields.problem("prompt", "'prompt' (a text) or 'messages' is missing");
   return body;

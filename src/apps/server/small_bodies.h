@@ -14,6 +14,7 @@ namespace coluber::server {
 
 struct TokenizeBody {
   std::string text;
+  std::optional<RenderedConversation> conversation;  // in place of the text
   bool special = true;
   bool wants_strings = false;
 };

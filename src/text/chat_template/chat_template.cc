@@ -208,16 +208,35 @@ Result<const ChatTemplate*> ChatTemplates::select(std::string_view name, bool ha
               "the model has several chat templates and none is called 'default', name one of: {}", names);
 }
 
+Result<const ChatTemplate*> ChatTemplates::prepare(const Json& variables, Json* all) const {
+  const Json* tools = variables.find("tools");
+  *all = special_tokens;
+  if (variables.is_object()) {
+    for (const auto& [name, value] : variables.as_object()) all->set(name, value);
+  }
+  return select({}, tools != nullptr && !tools->is_null());
+}
+
 Result<std::string> ChatTemplates::render(const Json& variables, const RenderOptions& options,
                                           TemplateFailure* failure) const {
-  const Json* tools = variables.find("tools");
-  const auto chosen = select({}, tools != nullptr && !tools->is_null());
+  Json all;
+  const auto chosen = prepare(variables, &all);
   if (!chosen) return tl::unexpected<Failure>(chosen.error());
-  Json all = special_tokens;
-  if (variables.is_object()) {
-    for (const auto& [name, value] : variables.as_object()) all.set(name, value);
-  }
   return (*chosen)->render(all, options, failure);
+}
+
+Result<ChatText> ChatTemplates::render_chat(const Json& variables, const RenderOptions& options) const {
+  Json all;
+  const auto chosen = prepare(variables, &all);
+  if (!chosen) return tl::unexpected<Failure>(chosen.error());
+  auto segments = (*chosen)->render_segments(all, options);
+  if (!segments) return tl::unexpected(std::move(segments.error()));
+  ChatText chat;
+  for (const TemplateSegment& segment : *segments) {
+    if (!segment.from_template) chat.typed.push_back({chat.text.size(), chat.text.size() + segment.text.size()});
+    chat.text += segment.text;
+  }
+  return chat;
 }
 
 }  // namespace coluber

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "coluber/chat_text.h"
 
 namespace coluber {
 
@@ -90,6 +91,11 @@ struct ChatTemplates {
   // Chooses, adds the special tokens that `variables` does not have, and renders.
   Result<std::string> render(const Json& variables, const RenderOptions& options = {},
                              TemplateFailure* failure = nullptr) const;
+  // The same, with what does not come from the template.
+  Result<ChatText> render_chat(const Json& variables, const RenderOptions& options = {}) const;
+
+ private:
+  Result<const ChatTemplate*> prepare(const Json& variables, Json* all) const;
 };
 
 // Reads chat_template.jinja (with additional_chat_templates/*.jinja), tokenizer_config.json or chat_template.json,

@@ -24,7 +24,8 @@ struct GrammarSpec {
   // kJsonSchema: the schema. kRegex: an expression, which the whole answer matches. kEbnf: rules as `root ::= "a" | b`.
   // kStructure: a format of XGrammar's structural tags, as structure.h makes them.
   std::string text;
-  std::vector<std::string> choices;  // kChoice: the answer is one of these
+  std::vector<std::string> choices = {};  // kChoice: the answer is one of these
+  std::vector<GrammarSpec> parts = {};    // kStructure: a client's specs that it is made of, to be checked
 };
 
 struct GrammarLimits {

@@ -205,9 +205,9 @@ Result<void> check_choices(const GrammarSpec& spec, const GrammarLimits& limits)
 }  // namespace
 
 Result<void> check_grammar_spec(const GrammarSpec& spec, const GrammarLimits& limits) {
-  if (spec.text.size() > limits.max_bytes)
-    return fail(ErrorCode::kInvalidArgument, "it has {} bytes, at most {} are allowed", spec.text.size(),
-                limits.max_bytes);
+  const size_t most = limits.max_bytes * (spec.kind == GrammarKind::kStructure ? 8 : 1);
+  if (spec.text.size() > most)
+    return fail(ErrorCode::kInvalidArgument, "it has {} bytes, at most {} are allowed", spec.text.size(), most);
   if (!is_valid_utf8(spec.text)) return fail(ErrorCode::kInvalidArgument, "it is not valid UTF-8");
   if (spec.text.find('\0') != std::string::npos) return fail(ErrorCode::kInvalidArgument, "it holds a NUL byte");
   switch (spec.kind) {
@@ -222,8 +222,11 @@ Result<void> check_grammar_spec(const GrammarSpec& spec, const GrammarLimits& li
       return GroupChecks(limits, spec.kind == GrammarKind::kEbnf).check(spec.text);
     case GrammarKind::kChoice:
       return check_choices(spec, limits);
-    case GrammarKind::kJsonObject:
     case GrammarKind::kStructure:
+      for (const GrammarSpec& part : spec.parts)
+        if (auto fine = check_grammar_spec(part, limits); !fine) return fine;
+      return {};
+    case GrammarKind::kJsonObject:
       return {};
   }
   return {};

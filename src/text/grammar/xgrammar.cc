@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "text/grammar/grammar.h"
 #include "text/grammar/spec_checks.h"
+#include "text/grammar/structure.h"
 
 namespace xgrammar {
 
@@ -63,28 +64,6 @@ std::string shortened(std::string message) {
   while (!message.empty() && (message.back() == '\n' || message.back() == ' ')) message.pop_back();
   if (message.size() > kShownBytes) message = message.substr(0, kShownBytes) + "...";
   return message;
-}
-
-// The text as a quoted text of a grammar.
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
-std::string choice_rules(const std::vector<std::string>& choices) {
-  std::string rules = "root ::= ";
-  for (size_t i = 0; i < choices.size(); ++i) rules += (i == 0 ? "" : " | ") + quoted(choices[i]);
-  return rules;
 }
 
 class Matcher : public GrammarMatcher {
@@ -184,7 +163,7 @@ class Compiler : public GrammarCompiler, public std::enable_shared_from_this<Com
       case GrammarKind::kEbnf:
         return compiler_.CompileGrammar(spec.text);
       case GrammarKind::kChoice:
-        return compiler_.CompileGrammar(choice_rules(spec.choices));
+        return compiler_.CompileGrammar(rules_of_choices(spec.choices));
       case GrammarKind::kStructure:
         break;
     }

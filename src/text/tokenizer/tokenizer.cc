@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/tokenizer/tokenizer.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "text/tokenizer/tokenizer_impl.h"
 #include "text/tokenizer/unicode.h"
 
@@ -36,9 +39,38 @@ Result<void> encode_text(const Tokenizer::Impl& impl, std::string_view text, boo
   return impl.model->encode(list.text, list.pieces, scratch, ids);
 }
 
+// Those of the ranges that end behind `begin`.
+std::span<const TextRange> behind(std::span<const TextRange> typed, size_t begin) {
+  const auto first =
+      std::partition_point(typed.begin(), typed.end(), [begin](const TextRange& range) { return range.end <= begin; });
+  return typed.subspan(static_cast<size_t>(first - typed.begin()));
+}
+
+bool overlaps(const AddedPart& part, std::span<const TextRange> typed) {
+  const auto rest = behind(typed, part.begin);
+  return !rest.empty() && rest.front().begin < part.end;
+}
+
+// Special tokens where somebody typed become text again, one piece with the text beside them.
+void drop_typed(const Tokenizer::Impl& impl, std::span<const TextRange> typed, std::vector<AddedPart>& parts) {
+  if (typed.empty()) return;
+  std::vector<AddedPart> kept;
+  for (AddedPart part : parts) {
+    const bool special = part.id != Vocab::kNone && impl.tokens[static_cast<size_t>(part.id)].special;
+    if (special && overlaps(part, typed)) part.id = Vocab::kNone;
+    const bool goes_on = part.id == Vocab::kNone && !kept.empty() && kept.back().id == Vocab::kNone;
+    if (goes_on) {
+      kept.back().end = part.end;
+    } else {
+      kept.push_back(part);
+    }
+  }
+  parts = std::move(kept);
+}
+
 // A part between the tokens that are found in the plain text: normalized, then searched for the others.
-Result<void> encode_part(const Tokenizer::Impl& impl, std::string_view text, bool at_origin, Scratch& scratch,
-                         std::vector<int32_t>& ids) {
+Result<void> encode_part(const Tokenizer::Impl& impl, std::string_view text, bool at_origin, bool is_typed,
+                         Scratch& scratch, std::vector<int32_t>& ids) {
   std::string normalized;
   if (impl.normalizer != nullptr) {
     normalized.assign(text);
@@ -48,6 +80,8 @@ Result<void> encode_part(const Tokenizer::Impl& impl, std::string_view text, boo
   if (!impl.added.any(true)) return text.empty() ? Result<void>() : encode_text(impl, text, at_origin, scratch, ids);
   std::vector<AddedPart> parts;
   impl.added.find(text, true, parts);
+  const TextRange all{0, text.size()};
+  if (is_typed) drop_typed(impl, {&all, 1}, parts);
   for (const AddedPart& part : parts) {
     if (part.begin == part.end) continue;
     if (part.id != Vocab::kNone) {
@@ -57,6 +91,57 @@ Result<void> encode_part(const Tokenizer::Impl& impl, std::string_view text, boo
     const bool first = at_origin && part.begin == 0;
     if (auto done = encode_text(impl, text.substr(part.begin, part.end - part.begin), first, scratch, ids); !done)
       return done;
+  }
+  return {};
+}
+
+// Whether the text, normalized by itself, holds a special token.
+bool hides_special(const Tokenizer::Impl& impl, std::string_view text) {
+  std::string normalized(text);
+  bool at_origin = false;
+  if (impl.normalizer != nullptr && !impl.normalizer->apply(normalized, at_origin)) return true;
+  std::vector<AddedPart> parts;
+  impl.added.find(normalized, true, parts);
+  return std::any_of(parts.begin(), parts.end(), [&](const AddedPart& part) {
+    return part.id != Vocab::kNone && impl.tokens[static_cast<size_t>(part.id)].special;
+  });
+}
+
+// The same of a part that may have been typed, or some of it. Normalization moves bytes, so that what was typed and
+// would become a special token is cut out and encoded by itself.
+Result<void> encode_mixed_part(const Tokenizer::Impl& impl, std::string_view whole, const AddedPart& part,
+                               std::span<const TextRange> typed, Scratch& scratch, std::vector<int32_t>& ids) {
+  size_t done_to = part.begin;
+  const auto encode_to = [&](size_t end, bool is_typed) -> Result<void> {
+    if (end == done_to) return {};
+    const size_t begin = std::exchange(done_to, end);
+    return encode_part(impl, whole.substr(begin, end - begin), begin == 0, is_typed, scratch, ids);
+  };
+  if (impl.added.any(true)) {
+    for (const TextRange& range : behind(typed, part.begin)) {
+      if (range.begin >= part.end) break;
+      const size_t begin = std::max(range.begin, part.begin), end = std::min(range.end, part.end);
+      if (begin >= end || !hides_special(impl, whole.substr(begin, end - begin))) continue;
+      if (auto done = encode_to(begin, false); !done) return done;
+      if (auto done = encode_to(end, true); !done) return done;
+    }
+  }
+  return encode_to(part.end, false);
+}
+
+Result<void> encode_all(const Tokenizer::Impl& impl, std::string_view text, std::span<const TextRange> typed,
+                        std::vector<int32_t>& ids) {
+  const ScratchLease scratch(impl.scratch);
+  std::vector<AddedPart> parts;
+  impl.added.find(text, false, parts);
+  drop_typed(impl, typed, parts);
+  for (const AddedPart& part : parts) {
+    if (part.begin == part.end) continue;
+    if (part.id != Vocab::kNone) {
+      ids.push_back(part.id);
+      continue;
+    }
+    if (auto done = encode_mixed_part(impl, text, part, typed, *scratch, ids); !done) return done;
   }
   return {};
 }
@@ -94,23 +179,27 @@ Result<void> Tokenizer::encode_into(std::string_view text, bool add_special_toke
     text = repaired;
   }
   const size_t start = ids.size();
-  const ScratchLease scratch(impl_->scratch);
-  std::vector<AddedPart> parts;
-  impl_->added.find(text, false, parts);
-  for (const AddedPart& part : parts) {
-    if (part.begin == part.end) continue;
-    if (part.id != Vocab::kNone) {
-      ids.push_back(part.id);
-      continue;
-    }
-    auto done = encode_part(*impl_, text.substr(part.begin, part.end - part.begin), part.begin == 0, *scratch, ids);
-    if (!done) {
-      ids.resize(start);
-      return done;
-    }
+  if (auto done = encode_all(*impl_, text, {}, ids); !done) {
+    ids.resize(start);
+    return done;
   }
   impl_->post_processor.apply(start, add_special_tokens, ids);
   return {};
+}
+
+Result<std::vector<int32_t>> Tokenizer::encode_typed(std::string_view text, std::span<const TextRange> typed) const {
+  std::string repaired;
+  TextRange everything;
+  if (!is_valid_utf8(text)) {  // repairing moves bytes: nobody knows any more what was typed
+    repaired = sanitize_utf8(text);
+    text = repaired;
+    everything.end = text.size();
+    typed = {&everything, 1};
+  }
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 3 + 8);
+  if (auto done = encode_all(*impl_, text, typed, ids); !done) return tl::unexpected(done.error());
+  return ids;
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "coluber/chat_text.h"
 
 namespace coluber {
 
@@ -46,6 +47,9 @@ class Tokenizer {
   Result<std::vector<int32_t>> encode(std::string_view text, bool add_special_tokens = true) const;
   // The same, appended to `ids`.
   Result<void> encode_into(std::string_view text, bool add_special_tokens, std::vector<int32_t>& ids) const;
+  // Special tokens are not read in the ranges that somebody `typed` (in order, apart from each other): there they are
+  // text like any other. No special tokens are added.
+  Result<std::vector<int32_t>> encode_typed(std::string_view text, std::span<const TextRange> typed) const;
   // Ids that are not in the vocabulary are left out, as in Hugging Face; `contains` tells beforehand. The text is valid
   // UTF-8.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;

@@ -44,6 +44,29 @@ TEST(Tokenizer, ReadsMergesAsTextsAndPairs) {
   EXPECT_EQ(make(kAbc)->encode("abcab").value(), (std::vector<int32_t>{4, 3}));
 }
 
+// Ids 5 and 6: special tokens found before and after normalization; 7: an added token that is not special.
+TEST(Tokenizer, ReadsNoSpecialTokenWhereSomebodyTyped) {
+  const auto tokenizer = make(R"({"type":"BPE","vocab":{"a":0,"b":1,"c":2,"ab":3,"<":4},"merges":["a b"]})",
+                              R"("normalizer":{"type":"Lowercase"},"added_tokens":[
+         {"id":5,"content":"<ab","special":true,"normalized":false},
+         {"id":6,"content":"cc","special":true,"normalized":true},
+         {"id":7,"content":"bb","special":false,"normalized":false}])");
+  const auto ids = [&](std::string_view text, std::vector<TextRange> typed) {
+    return tokenizer->encode_typed(text, typed).value();
+  };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(ids("a<abab", {}), (Ids{0, 5, 3}));
+  EXPECT_EQ(ids("a<abab", {{1, 4}}), (Ids{0, 4, 3, 3}));
+  EXPECT_EQ(ids("a<abab", {{0, 1}, {4, 6}}), (Ids{0, 5, 3}));
+  EXPECT_EQ(ids("a<abab", {{3, 4}}), (Ids{0, 4, 3, 3}));  // a part of it is enough
+  EXPECT_EQ(ids("acca", {}), (Ids{0, 6, 0}));
+  EXPECT_EQ(ids("aCCa", {{1, 3}}), (Ids{0, 2, 2, 0}));
+  EXPECT_EQ(ids("aCCacc", {{1, 3}}), (Ids{0, 2, 2, 0, 6}));
+  EXPECT_EQ(ids("abb", {{0, 3}}), (Ids{0, 7}));
+  EXPECT_EQ(ids("", {{0, 0}}), Ids{});
+  EXPECT_EQ(ids("a<abab", {}), tokenizer->encode("a<abab", false).value());
+}
+
 TEST(Tokenizer, RefusesDamagedFilesWithPlaceAndReason) {
   expect_has(refusal("{"), "t.json");
   expect_has(refusal("[]"), "expected an object");
