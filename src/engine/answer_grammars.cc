@@ -62,4 +62,12 @@ Result<std::shared_ptr<const TokenConstraint>> AnswerGrammars::compile(const Gra
   return std::make_shared<const GrammarConstraint>(*grammar);
 }
 
+Result<std::shared_ptr<const TokenConstraint>> AnswerGrammars::compile(const AskedGrammar& asked) {
+  auto constraint = compile(asked.spec);
+  if (constraint) return constraint;
+  const Failure& failure = constraint.error();
+  return tl::unexpected(Failure{
+      failure.code, fmt::format("no answer can be held to '{}': {}", asked.param, failure.message), asked.param});
+}
+
 }  // namespace coluber

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "coluber/engine.h"
-#include "text/grammar/grammar.h"
+#include "text/grammar/asked_grammar.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace coluber {
@@ -24,6 +24,8 @@ class AnswerGrammars {
                  std::vector<std::string> markers = {}, GrammarLimits limits = {});
 
   Result<std::shared_ptr<const TokenConstraint>> compile(const GrammarSpec& spec);
+  // The same; a failure names the field or flag that asked for it.
+  Result<std::shared_ptr<const TokenConstraint>> compile(const AskedGrammar& asked);
 
  private:
   GrammarVocabulary vocabulary(bool with_markers) const;

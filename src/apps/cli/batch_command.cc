@@ -10,6 +10,7 @@
 #include "apps/cli/batch_run.h"
 #include "apps/cli/cli.h"
 #include "apps/cli/engine_options.h"
+#include "apps/cli/form_flags.h"
 #include "apps/cli/output.h"
 #include "apps/cli/output_path.h"
 #include "base/error.h"
@@ -26,6 +27,7 @@ constexpr int64_t kDefaultMaxNumSeqs = 32;
 struct BatchOptions {
   EngineFlags engine;
   SamplingFlags sampling;
+  FormFlags form;
   std::string input, output;
   std::optional<std::string> stats;
 };
@@ -43,6 +45,7 @@ void declare(Arguments& arguments, BatchOptions& options) {
       "output");
   options.engine.declare_serving(arguments, kDefaultMaxNumSeqs);
   options.sampling.declare(arguments, kDefaultMaxTokens);
+  options.form.declare(arguments);
   options.engine.declare(arguments);
   arguments.example("coluber batch --input questions.jsonl --output answers.jsonl", "the built-in model");
   arguments.example("coluber batch path/to/model --input q.jsonl --output a.jsonl --max-num-seqs 64 --stats s.json",
@@ -59,7 +62,8 @@ void declare(Arguments& arguments, BatchOptions& options) {
       "\"priority\" (lower comes first), \"cache_salt\" (prompts of different salts share no cache), \"arrival_s\" "
       "(not "
       "before so many seconds), \"cancel_after_tokens\", \"n\" and \"best_of\", \"beam_width\", \"session\" (a file of "
-      "'coluber run --session' to go on with), \"prompt_logprobs\", \"logit_bias\". docs/batch.md tells all of them. "
+      "'coluber run --session' to go on with), \"prompt_logprobs\", \"logit_bias\", \"response_format\" or "
+      "\"structured_outputs\" (the form of the answer). docs/batch.md tells all of them. "
       "\"prompt\" is gone on from as it is; \"messages\" go through the chat template.");
   arguments.footnote(
       "A line that is wrong gives a result with an \"error\" and stops no other. Ctrl-C leaves a file that the same "
@@ -143,7 +147,7 @@ int batch_command(const std::vector<std::string>& args) {
   std::unique_ptr<Tokenizer> tokenizer;
   if (engine->has_tokenizer()) tokenizer = find_tokenizer(resolve_model(engine_options.model));
 
-  BatchRun run(*engine, input, output, defaults, tokenizer.get());
+  BatchRun run(*engine, input, output, defaults, tokenizer.get(), options.form.asked());
   run.run();
   if (options.stats) write_stats(*options.stats, run.stats());
   report(run.counts(), run.seconds(), output, engine_options);

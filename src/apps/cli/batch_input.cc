@@ -251,6 +251,16 @@ void read_beams(Fields& fields, const Json& line, BatchRequest& request) {
   request.sampling.presence_penalty = request.sampling.frequency_penalty = 0.0f;
 }
 
+void read_form(Fields& fields, BatchRequest& request) {
+  Result<std::optional<AskedGrammar>> asked =
+      read_asked_grammar([&fields](std::string_view name) { return fields.find(name); });
+  if (!asked) return fields.problem(asked.error().message);
+  request.form = std::move(*asked);
+  if (request.form && request.beam_width > 1)
+    fields.problem(fmt::format("'{}' does not go with 'beam_width': beams follow the model's own probabilities",
+                               request.form->param));
+}
+
 void read_session(Fields& fields, BatchRequest& request) {
   const Json* session = fields.find("session");
   if (session == nullptr) return;
@@ -261,6 +271,7 @@ void read_session(Fields& fields, BatchRequest& request) {
     fields.problem("a 'session' goes on with one answer: leave out 'n', 'best_of' and 'beam_width'");
   if (request.sampling.prompt_logprobs)
     fields.problem("'prompt_logprobs' do not go with 'session': what it holds is not computed again");
+  if (request.form) fields.problem(fmt::format("'{}' does not go with 'session'", request.form->param));
   if (!request.cache_salt.empty())
     fields.problem("'cache_salt' does not go with 'session': a session shares nothing with others");
 }
@@ -308,6 +319,7 @@ ParsedLine parse_batch_line(std::string_view line, const SamplingParams& default
   read_sampling(fields, vocab_size, parsed.request.sampling);
   read_serving(fields, parsed.request);
   read_beams(fields, *json, parsed.request);
+  read_form(fields, parsed.request);
   read_session(fields, parsed.request);
   parsed.problem = fields.finish();
   // Only what is right field by field is worth a look as a whole.

@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "coluber/engine.h"
+#include "text/grammar/asked_grammar.h"
 
 namespace coluber::cli {
 
@@ -34,7 +35,8 @@ struct BatchRequest {
   std::string cache_salt;
   double arrival_s = 0.0;  // seconds after the start before which the request is not there yet
   std::optional<int64_t> cancel_after_tokens;
-  std::string session;  // a file that the line goes on from and is saved in; empty: none
+  std::optional<AskedGrammar> form;  // of the answer
+  std::string session;               // a file that the line goes on from and is saved in; empty: none
 };
 
 struct ParsedLine {

@@ -37,13 +37,26 @@ bool BatchRun::Later::operator()(const Waiting& a, const Waiting& b) const noexc
 }
 
 BatchRun::BatchRun(Engine& engine, const BatchInput& input, BatchOutput& output, SamplingParams defaults,
-                   const Tokenizer* tokenizer)
+                   const Tokenizer* tokenizer, std::optional<AskedGrammar> form)
     : engine_(engine),
       input_(input),
       output_(output),
       defaults_(std::move(defaults)),
       tokenizer_(tokenizer),
-      max_active_(std::max(kMinActive, 2 * static_cast<size_t>(engine.config().scheduler.max_num_seqs))) {}
+      form_(std::move(form)),
+      max_active_(std::max(kMinActive, 2 * static_cast<size_t>(engine.config().scheduler.max_num_seqs))) {
+  if (tokenizer_ != nullptr)
+    grammars_ = std::make_unique<AnswerGrammars>(*tokenizer_, engine.model_info().vocab_size, engine.eos_token_ids());
+}
+
+std::shared_ptr<const TokenConstraint> BatchRun::constraint_for(const BatchRequest& given) const {
+  const std::optional<AskedGrammar>& form = given.form ? given.form : form_;
+  if (!form) return nullptr;
+  if (!grammars_)
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "'{}' needs a tokenizer, and this model has none, so its tokens have no text", form->param);
+  return value_or_throw(grammars_->compile(*form));
+}
 
 void BatchRun::check_lines() {
   std::unordered_map<std::string, int64_t> line_of_id;
@@ -95,6 +108,7 @@ Request BatchRun::make_request(const BatchRequest& given) const {
   request.early_stopping = given.early_stopping;
   request.priority = given.priority;
   request.cache_salt = given.cache_salt;
+  request.constraint = constraint_for(given);
   if (!given.prompt_ids.empty()) {
     request.prompt_ids = given.prompt_ids;
     return request;

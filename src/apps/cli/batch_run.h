@@ -19,6 +19,7 @@
 #include "apps/cli/progress.h"
 #include "apps/cli/run_session.h"
 #include "coluber/engine.h"
+#include "engine/answer_grammars.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace coluber::cli {
@@ -27,7 +28,7 @@ class BatchRun {
  public:
   // `tokenizer` is for log-probabilities; null where the model has none.
   BatchRun(Engine& engine, const BatchInput& input, BatchOutput& output, SamplingParams defaults,
-           const Tokenizer* tokenizer);
+           const Tokenizer* tokenizer, std::optional<AskedGrammar> form);
 
   // Until every line has its result, or Ctrl-C: requests that have not ended are then dropped, without a result.
   void run();
@@ -78,6 +79,7 @@ class BatchRun {
   bool answer_session(Active& active);
   std::vector<int32_t> session_ids(const RunSession& session, const BatchRequest& given) const;
   Request make_request(const BatchRequest& given) const;
+  std::shared_ptr<const TokenConstraint> constraint_for(const BatchRequest& given) const;
   void take(RequestOutput&& piece);
   void finish(RequestId id);
   void write_result(const Active& active);
@@ -92,6 +94,8 @@ class BatchRun {
   BatchOutput& output_;
   SamplingParams defaults_;
   const Tokenizer* tokenizer_;
+  std::optional<AskedGrammar> form_;          // of lines that name none
+  std::unique_ptr<AnswerGrammars> grammars_;  // null where there is no tokenizer
   size_t max_active_;
 
   std::vector<Waiting> coming_;  // by arrival

@@ -25,6 +25,8 @@ std::vector<int32_t> BatchRun::session_ids(const RunSession& session, const Batc
 
 // False where Ctrl-C came: the file is as it was, and the line has no result.
 bool BatchRun::answer_session(Active& active) {
+  if (form_)
+    throw make_error(ErrorCode::kInvalidArgument, "'session' does not go with {}: leave one out", form_->param);
   RunSession session(engine_, active.request.session, "'session'");
   const std::vector<int32_t> ids = session_ids(session, active.request);
   if (!session.read(ids, [this](int64_t, int64_t) { show_progress(); })) return false;

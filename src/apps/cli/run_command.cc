@@ -6,6 +6,7 @@
 #include "apps/cli/arguments.h"
 #include "apps/cli/cli.h"
 #include "apps/cli/engine_options.h"
+#include "apps/cli/form_flags.h"
 #include "apps/cli/logprobs.h"
 #include "apps/cli/output.h"
 #include "apps/cli/output_path.h"
@@ -14,6 +15,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "engine/answer_grammars.h"
 #include "engine/model_text.h"
 #include "formats/model_folder.h"
 
@@ -30,6 +32,7 @@ double rate(int64_t count, double seconds) { return seconds > 0.0 ? static_cast<
 struct RunOptions {
   EngineFlags engine;
   SamplingFlags sampling;
+  FormFlags form;
   std::optional<std::string> prompt, prompt_ids, file, system, session;
   bool chat = false;
   bool raw = false;
@@ -66,6 +69,7 @@ void declare(Arguments& arguments, RunOptions& options) {
   arguments.text("--session", &options.session, "FILE",
                  "go on from the session in FILE where it is there, and save it there at the end and on Ctrl-C");
   options.sampling.declare(arguments, kDefaultMaxTokens);
+  options.form.declare(arguments);
   arguments.section("Output");
   arguments.flag("--json", &options.json, "one JSON object at the end instead of streamed text");
   arguments.flag("--verbose", &options.verbose, "timings on stderr, also where that is no terminal");
@@ -192,12 +196,27 @@ void stream(const Engine& engine, const RequestOutput& piece, bool first) {
   output().flush();
 }
 
-Generated generate(Engine& engine, const std::vector<int32_t>& prompt, const SamplingParams& sampling, bool streaming,
-                   Timings* timings) {
+// Compiled before anything is computed. Null without a flag.
+std::shared_ptr<const TokenConstraint> read_form(const Engine& engine, const RunOptions& options,
+                                                 const std::string& model) {
+  const std::optional<AskedGrammar> asked = options.form.asked();
+  if (!asked) return nullptr;
+  if (options.session)
+    throw make_error(ErrorCode::kInvalidArgument, "run: {} does not go with --session; leave one out", asked->param);
+  if (!engine.has_tokenizer())
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "run: {} needs a tokenizer, and this model has none, so its tokens have no text", asked->param);
+  const std::unique_ptr<Tokenizer> tokenizer = find_tokenizer(resolve_model(model));
+  return value_or_throw(
+      AnswerGrammars(*tokenizer, engine.model_info().vocab_size, engine.eos_token_ids()).compile(*asked));
+}
+
+Generated generate(Engine& engine, const std::vector<int32_t>& prompt, const SamplingParams& sampling,
+                   std::shared_ptr<const TokenConstraint> form, bool streaming, Timings* timings) {
   Generated result;
   const auto start = Clock::now();
   auto decode_start = start;
-  const RequestId id = engine.add_request({prompt, sampling});
+  const RequestId id = engine.add_request({.prompt_ids = prompt, .sampling = sampling, .constraint = std::move(form)});
   ProgressBar bar("reading the prompt", "tokens");
   const int64_t prompt_tokens = static_cast<int64_t>(prompt.size());
   int64_t fed = 0;
@@ -343,6 +362,7 @@ int run_command(const std::vector<std::string>& args) {
   if (sampling.logprobs && !options.json) {
     throw Error(ErrorCode::kInvalidArgument, "run: --logprobs are shown with --json only; add it");
   }
+  std::shared_ptr<const TokenConstraint> form = read_form(*engine, options, model);
   std::optional<RunSession> session;
   if (options.session) {
     check_output_path("run: --session", *options.session, model);
@@ -353,7 +373,7 @@ int run_command(const std::vector<std::string>& args) {
     ids = continues ? encode_continuation(*engine, *session, options, text) : encode_prompt(*engine, options, text);
 
   const Generated generated = session ? generate_in_session(*engine, *session, ids, sampling, !options.json, &timings)
-                                      : generate(*engine, ids, sampling, !options.json, &timings);
+                                      : generate(*engine, ids, sampling, std::move(form), !options.json, &timings);
   if (options.json) {
     std::optional<Json> logprobs;
     if (sampling.logprobs) logprobs = logprobs_json(*engine, model, generated);

@@ -89,10 +89,8 @@ std::optional<Failure> GenerationJob::hold_to_form(CompletionRequest& request) c
     return Failure{ErrorCode::kUnsupported,
                    fmt::format("'{}' is not supported: this model has no tokenizer, so its tokens have no text", param),
                    param};
-  auto constraint = serving_.grammars->compile(request.form->spec);
-  if (!constraint)
-    return Failure{constraint.error().code,
-                   fmt::format("no answer can be held to '{}': {}", param, constraint.error().message), param};
+  auto constraint = serving_.grammars->compile(*request.form);
+  if (!constraint) return std::move(constraint.error());
   request.constraint = std::move(*constraint);
   return std::nullopt;
 }
