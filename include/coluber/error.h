@@ -35,10 +35,17 @@ int exit_code(ErrorCode code) noexcept;
 
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(ErrorCode code, const std::string& message) : std::runtime_error(without_zeros(message)), code_(code) {}
   ErrorCode code() const noexcept { return code_; }
 
  private:
+  // what() ends at a zero byte, and names out of files may hold some.
+  static std::string without_zeros(std::string message) {
+    for (size_t place = 0; (place = message.find('\0', place)) != std::string::npos;)
+      message.replace(place, 1, "\\x00");
+    return message;
+  }
+
   ErrorCode code_;
 };
 

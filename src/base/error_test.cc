@@ -27,6 +27,11 @@ TEST(ErrorCodes, EveryCodeHasANameAndAnExitStatusOfItsOwn) {
   EXPECT_EQ(exit_code(ErrorCode::kCancelled), 130);
 }
 
+TEST(Errors, ZeroBytesInNamesDoNotEndTheMessage) {
+  EXPECT_STREQ(Error(ErrorCode::kInvalidData, std::string("tensor 'a\0b' and \0", 18)).what(),
+               "tensor 'a\\x00b' and \\x00");
+}
+
 TEST(Check, ABrokenInvariantThrowsWithPlaceAndValues) {
   const int slot = 7;
   try {
