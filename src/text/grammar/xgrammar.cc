@@ -25,7 +25,8 @@ constexpr int kWarning = 2;
 
 }  // namespace
 
-// The library's hooks for its messages; declared in a header of its own folder, which is not installed.
+// The library's hooks for its messages, whose names are its own (NOLINTBEGIN(readability-identifier-naming)); declared
+// in a header of its sources.
 [[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message) {
   throw std::runtime_error(message);
 }
@@ -37,6 +38,8 @@ void LogMessageImpl(const std::string&, int, int level, const std::string& messa
     *heard_warnings = message;
   }
 }
+
+// NOLINTEND(readability-identifier-naming)
 
 std::string take_warnings(const std::function<void()>& work) {
   std::string warnings;
@@ -134,7 +137,8 @@ class Compiler : public GrammarCompiler, public std::enable_shared_from_this<Com
       --self->running_;
       promise.set_value(std::move(made));
     }).detach();
-    if (outcome.wait_for(std::chrono::duration<double>(limits_.max_seconds)) == std::future_status::ready)
+    const std::chrono::duration<double> limit(limits_.max_seconds);
+    if (limits_.max_seconds > 0.0 && outcome.wait_for(limit) == std::future_status::ready)
       return outcome.get();
     return fail(ErrorCode::kInvalidArgument, "it takes more than {} s to compile; make it simpler",
                 limits_.max_seconds);

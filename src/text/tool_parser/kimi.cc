@@ -73,6 +73,10 @@ class KimiParser : public ToolParser {
     id_.erase(0, id_.find_first_not_of(" \n\t\r") == std::string::npos ? id_.size() : id_.find_first_not_of(" \n\t\r"));
     std::string name = id_.substr(0, id_.rfind(':'));
     if (name.starts_with("functions.")) name.erase(0, 10);
+    if (name.empty()) {
+      place_ = Place::kText;
+      return text_.text(std::string(kCall) + id_ + std::string(kArguments), delta);
+    }
     call_ = text_.call();
     CallDelta& call = delta_of(delta, call_);
     call.name = name;

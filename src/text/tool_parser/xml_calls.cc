@@ -109,8 +109,9 @@ class XmlParser : public ToolParser {
   bool is_ended_by(std::string_view mark) const { return part_.ends_with(mark); }
 
   void take_name(AnswerDelta& delta) {
-    if (!is_ended_by(style_.named)) {
-      if (part_.size() <= kMaxNameBytes && part_.back() != '\n') return;
+    const bool is_empty = part_ == style_.named;
+    if (is_empty || !is_ended_by(style_.named)) {
+      if (!is_empty && part_.size() <= kMaxNameBytes && part_.back() != '\n') return;
       const std::string text = had_call_ ? part_ : opened_;
       go(Place::kText);
       return text_.text(text, delta);
