@@ -138,8 +138,7 @@ class Compiler : public GrammarCompiler, public std::enable_shared_from_this<Com
       promise.set_value(std::move(made));
     }).detach();
     const std::chrono::duration<double> limit(limits_.max_seconds);
-    if (limits_.max_seconds > 0.0 && outcome.wait_for(limit) == std::future_status::ready)
-      return outcome.get();
+    if (limits_.max_seconds > 0.0 && outcome.wait_for(limit) == std::future_status::ready) return outcome.get();
     return fail(ErrorCode::kInvalidArgument, "it takes more than {} s to compile; make it simpler",
                 limits_.max_seconds);
   }
