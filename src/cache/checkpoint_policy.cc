@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kFewestBlocksApart = 2;
 // Along a long prompt: so many tokens before its end, and twice as many each time after. Edits are mostly near the end,
 // and wherever one is, at most about three times what follows it is computed again.
-constexpr int64_t kFirstDistance = 512;
+constexpr int64_t kFirstDistance = 256;
 
 int64_t round_down(int64_t value, int64_t unit) { return value / unit * unit; }
 

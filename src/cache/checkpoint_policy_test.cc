@@ -109,8 +109,8 @@ TEST(CheckpointPolicy, AllKeepsEveryBlockEndAfterTheHit) {
 
 TEST(CheckpointPolicy, AutoKeepsThePromptsEndAndTheBranch) {
   const CheckpointPolicy policy = policy_of(MambaCacheMode::kAuto);
-  EXPECT_EQ(plan(policy, {.prompt_tokens = 400}), (Positions{384}));
-  EXPECT_EQ(plan(policy, {.prompt_tokens = 401, .common_tokens = 250}), (Positions{240, 400}));
+  EXPECT_EQ(plan(policy, {.prompt_tokens = 400}), (Positions{128, 384})) << "also along the way";
+  EXPECT_EQ(plan(policy, {.prompt_tokens = 401, .common_tokens = 250}), (Positions{128, 240, 400}));
   EXPECT_EQ(plan(policy, {.prompt_tokens = 400, .hit_tokens = 240, .common_tokens = 250}), (Positions{384}));
   EXPECT_EQ(plan(policy, {.prompt_tokens = 320, .common_tokens = 300}), (Positions{288})) << "parts near the end";
   EXPECT_TRUE(plan(policy, {.prompt_tokens = 20}).empty()) << "too short to pay for a cut";

@@ -17,6 +17,7 @@ PrefixTree::PrefixTree(const PrefixTreeOptions& options, PrefixTreeOwner& owner)
     throw make_error(ErrorCode::kInvalidConfig, "prefix tree: blocks of {} tokens and {} nodes, expected at least 1, 2",
                      options.unit, options.max_nodes);
   buckets_.assign(kFewestBuckets, kNone);
+  candidates_.reserve(kSampled);
 }
 
 std::span<const int32_t> PrefixTree::tail(int32_t checkpoint) const {
@@ -215,12 +216,13 @@ MissReason PrefixTree::reason_of(const PrefixMatch& match, std::span<const int32
   return MissReason::kNoCheckpointBeforeDivergence;
 }
 
-void PrefixTree::touch(int32_t node, int32_t checkpoint) {
-  ++at(node).uses;
+void PrefixTree::touch(int32_t checkpoint) {
   if (checkpoint == kNone) return;
   Checkpoint& held = checkpoints_[static_cast<size_t>(checkpoint)];
+  rates_.observe(held.held.kind, held.uses, age_of(held), true);
   ++held.uses;
   held.last_use = clock_;
+  held.since = num_lookups_;
   const auto links = [this](int32_t i) -> ListLinks& { return checkpoints_[static_cast<size_t>(i)].age; };
   list_remove(ages_, checkpoint, links);
   list_push_back(ages_, checkpoint, links);
@@ -228,6 +230,7 @@ void PrefixTree::touch(int32_t node, int32_t checkpoint) {
 
 PrefixMatch PrefixTree::match(std::span<const int32_t> tokens, const std::string& salt, std::vector<int32_t>& pages) {
   ++clock_;
+  ++num_lookups_;
   const size_t pages_before = pages.size();
   const auto unit = static_cast<size_t>(options_.unit);
   PrefixMatch match;
@@ -252,7 +255,7 @@ PrefixMatch PrefixTree::match(std::span<const int32_t> tokens, const std::string
   match.common = depth + longest_common(node, tokens.subspan(static_cast<size_t>(depth)));
   match.reason = reason_of(match, tokens, salt, lost > match.position);
   if (options_.has_pages) pages.resize(pages_before + static_cast<size_t>(match.position / options_.unit));
-  touch(match.node, match.checkpoint);
+  touch(match.checkpoint);
   return match;
 }
 
@@ -319,6 +322,7 @@ bool PrefixTree::add_checkpoint(int32_t node, std::span<const int32_t> tokens, c
   held.held = checkpoint;
   held.node = node;
   held.last_use = ++clock_;
+  held.since = num_lookups_;
   held.in_use = true;
   held.after = at(node).checkpoint;
   at(node).checkpoint = id;
@@ -329,6 +333,7 @@ bool PrefixTree::add_checkpoint(int32_t node, std::span<const int32_t> tokens, c
   list_push_back(ages_, id, [this](int32_t i) -> ListLinks& { return checkpoints_[static_cast<size_t>(i)].age; });
   ++num_checkpoints_;
   file(node);
+  weigh(held);
   return true;
 }
 

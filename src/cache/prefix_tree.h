@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cache/array_list.h"
+#include "cache/reuse_rates.h"
 #include "cache/state_tag.h"
 #include "coluber/prefix_cache.h"
 
@@ -50,6 +51,7 @@ struct PrefixCheckpoint {
   int32_t tail_page = 0;  // of the begun block, where the position is no multiple of the unit; 0: none
   PrefixHash prefix_hash;
   std::optional<Hash128> checksum;  // of the state's bytes
+  CheckpointKind kind = CheckpointKind::kAlong;
 };
 
 struct PrefixMatch {
@@ -93,7 +95,8 @@ class PrefixTree {
   bool add_checkpoint(int32_t node, std::span<const int32_t> tokens, const PrefixCheckpoint& checkpoint);
   void drop_checkpoint(int32_t checkpoint);
 
-  // Drops what is worth least: recompute cost times likelihood, by byte. False where nothing can go.
+  // Drops what is worth least: recompute cost times likelihood, by byte. False where nothing can go. Of many states
+  // some that are drawn are compared.
   bool evict(Wanted wanted);
   // Everything that no lock or pin holds.
   void clear();
@@ -115,7 +118,8 @@ class PrefixTree {
  private:
   static constexpr int64_t kMostTails = 64;        // checkpoints of one node; each look-up reads them all
   static constexpr int64_t kMostSiblings = 64;     // read to find where prompts part
-  static constexpr int kSampled = 16;              // oldest checkpoints that are weighed against each other
+  static constexpr size_t kSampled = 64;           // checkpoints that are compared when one must go
+  static constexpr size_t kWeighed = 4;            // of them, weighed anew
   static constexpr int64_t kMostBlocksBack = 512;  // walked to find what a checkpoint saves
 
   struct Node {
@@ -131,7 +135,6 @@ class PrefixTree {
     int32_t locks = 0;
     int64_t depth = 0;  // blocks from the root
     int64_t last_use = 0;
-    int64_t uses = 0;
     bool in_use = false;
     bool lost_state = false;  // a checkpoint here was dropped
     bool is_leaf = false;     // which list it is in
@@ -142,8 +145,10 @@ class PrefixTree {
     int32_t node = kNone;
     int32_t after = kNone;  // the node's next; also the list of free checkpoints
     int32_t pins = 0;
-    int64_t last_use = 0;
+    int64_t last_use = 0;  // by the clock
+    int64_t since = 0;     // the same in look-ups
     int64_t uses = 0;
+    double saved_a_byte = 0.0;  // tokens computed again without it, by byte that dropping it gives: when last weighed
     bool in_use = false;
     ListLinks age;
   };
@@ -170,15 +175,18 @@ class PrefixTree {
   MissReason reason_of(const PrefixMatch& match, std::span<const int32_t> tokens, const std::string& salt,
                        bool lost_deeper) const;
   bool known_under_another_salt(std::span<const int32_t> tokens, const std::string& salt) const;
-  void touch(int32_t node, int32_t checkpoint);
+  void touch(int32_t checkpoint);
 
   void drop_page(int32_t node);
   // Puts the node in the list it belongs to, or in none.
   void file(int32_t node);
   bool may_lose_page(const Node& node) const;
   bool is_ghost_leaf(const Node& node) const;
-  double worth(const Checkpoint& checkpoint) const;
-  int32_t least_worth(bool at_leaves_only) const;
+  int64_t age_of(const Checkpoint& checkpoint) const noexcept { return num_lookups_ - checkpoint.since; }
+  void weigh(Checkpoint& checkpoint) const;
+  bool may_go(const Checkpoint& checkpoint, bool at_leaves_only) const;
+  void sample(bool at_leaves_only);
+  int32_t least_worth(bool at_leaves_only);
   bool evict_checkpoint(bool at_leaves_only);
   bool evict_page();
   bool evict_ghost();
@@ -203,6 +211,15 @@ class PrefixTree {
   int64_t num_locks_ = 0;
   int64_t num_evicted_ = 0;
   int64_t clock_ = 0;
+  int64_t num_lookups_ = 0;
+  ReuseRates rates_;
+  struct Candidate {
+    double worth = 0.0;
+    int64_t last_use = 0;
+    int32_t checkpoint = kNone;
+  };
+  std::vector<Candidate> candidates_;
+  uint64_t random_ = 1;
 };
 
 }  // namespace coluber

@@ -2,6 +2,8 @@
 //
 // What the prefix tree drops when memory is short, and the proof that its counts agree.
 #include <algorithm>
+#include <span>
+#include <tuple>
 
 #include "base/error.h"
 #include "cache/array_list.h"
@@ -62,10 +64,12 @@ void PrefixTree::drop_checkpoint(int32_t id) {
   file(node);
 }
 
-// Tokens that would have to be computed again, times how likely they are asked for, by byte that dropping them gives.
-double PrefixTree::worth(const Checkpoint& checkpoint) const {
+// Dropping it gives its slot, and the pages behind whatever else is kept or goes on before it.
+void PrefixTree::weigh(Checkpoint& checkpoint) const {
   int64_t nearest = 0;
   int64_t back = 0;
+  int64_t pages = 0;
+  bool is_alone = at(checkpoint.node).num_paged_children == 0;
   for (int32_t id = checkpoint.node; id != kNone; id = at(id).parent, ++back) {
     for (int32_t other = at(id).checkpoint; other != kNone; other = checkpoints_[static_cast<size_t>(other)].after) {
       const int64_t position = checkpoints_[static_cast<size_t>(other)].held.position;
@@ -76,39 +80,69 @@ double PrefixTree::worth(const Checkpoint& checkpoint) const {
       nearest = position_of(id);
       break;
     }
+    is_alone = is_alone && (back == 0 || at(id).num_paged_children == 1);
+    if (is_alone) ++pages;
   }
-  const double tokens = static_cast<double>(std::max<int64_t>(checkpoint.held.position - nearest, 1));
-  const double likelihood =
-      static_cast<double>(1 + checkpoint.uses) / static_cast<double>(1 + clock_ - checkpoint.last_use);
-  const int64_t pages = at(checkpoint.node).num_paged_children == 0 ? back : 0;
   const int64_t bytes = options_.slot_bytes + (options_.has_pages ? pages * options_.page_bytes : 0);
-  return tokens * likelihood / static_cast<double>(std::max<int64_t>(bytes, 1));
+  checkpoint.saved_a_byte = static_cast<double>(std::max<int64_t>(checkpoint.held.position - nearest, 1)) /
+                            static_cast<double>(std::max<int64_t>(bytes, 1));
 }
 
-int32_t PrefixTree::least_worth(bool at_leaves_only) const {
-  int32_t least = kNone;
-  double least_value = 0.0;
-  int weighed = 0;
-  for (int32_t id = ages_.first; id != kNone && weighed < kSampled;
-       id = checkpoints_[static_cast<size_t>(id)].age.after) {
-    const Checkpoint& checkpoint = checkpoints_[static_cast<size_t>(id)];
-    if (checkpoint.pins > 0) continue;
-    const Node& node = at(checkpoint.node);
-    const bool frees_page = checkpoint.held.tail_page != 0 || (node.num_paged_children == 0 && node.locks == 0);
-    if (at_leaves_only && !frees_page) continue;
-    const double value = worth(checkpoint);
-    if (least == kNone || value < least_value) {
-      least = id;
-      least_value = value;
-    }
-    ++weighed;
+bool PrefixTree::may_go(const Checkpoint& checkpoint, bool at_leaves_only) const {
+  if (!checkpoint.in_use || checkpoint.pins > 0) return false;
+  const Node& node = at(checkpoint.node);
+  return !at_leaves_only || checkpoint.held.tail_page != 0 || (node.num_paged_children == 0 && node.locks == 0);
+}
+
+// All where there are few. Of many, some by chance: to draw among the oldest alone would keep what is new and useless.
+void PrefixTree::sample(bool at_leaves_only) {
+  candidates_.clear();
+  const auto consider = [&](int32_t id) {
+    if (may_go(checkpoints_[static_cast<size_t>(id)], at_leaves_only))
+      candidates_.push_back({0.0, checkpoints_[static_cast<size_t>(id)].last_use, id});
+  };
+  const bool are_many = num_checkpoints_ > static_cast<int64_t>(kSampled);
+  for (size_t drawn = 0; are_many && drawn < 4 * kSampled && candidates_.size() < kSampled; ++drawn) {
+    random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+    consider(static_cast<int32_t>((random_ >> 33) % checkpoints_.size()));
   }
-  return least;
+  if (!candidates_.empty()) return;
+  for (int32_t id = ages_.first; id != kNone && candidates_.size() < kSampled;
+       id = checkpoints_[static_cast<size_t>(id)].age.after)
+    consider(id);
+}
+
+// What others saved changes with what is dropped and kept around them. To weigh costs a walk: so it is done for those
+// that seem to be worth least, and for some by the way.
+int32_t PrefixTree::least_worth(bool at_leaves_only) {
+  sample(at_leaves_only);
+  if (candidates_.empty()) return kNone;
+  const auto appraise = [this](Candidate& candidate) {
+    const Checkpoint& checkpoint = checkpoints_[static_cast<size_t>(candidate.checkpoint)];
+    candidate.worth = checkpoint.saved_a_byte * rates_.rate(checkpoint.held.kind, checkpoint.uses, age_of(checkpoint));
+  };
+  const auto weigh_first = [&](size_t count) {
+    for (Candidate& candidate : std::span(candidates_).first(count)) {
+      weigh(checkpoints_[static_cast<size_t>(candidate.checkpoint)]);
+      appraise(candidate);
+    }
+  };
+  const size_t count = std::min(kWeighed, candidates_.size());
+  weigh_first(count);
+  std::ranges::for_each(std::span(candidates_).subspan(count), appraise);
+  const auto by_worth = [](const Candidate& a, const Candidate& b) {
+    return std::tie(a.worth, a.last_use) < std::tie(b.worth, b.last_use);
+  };
+  std::ranges::partial_sort(candidates_, candidates_.begin() + static_cast<int64_t>(count), by_worth);
+  weigh_first(count);
+  return std::min_element(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(count), by_worth)->checkpoint;
 }
 
 bool PrefixTree::evict_checkpoint(bool at_leaves_only) {
   const int32_t id = least_worth(at_leaves_only);
   if (id == kNone) return false;
+  const Checkpoint& least = checkpoints_[static_cast<size_t>(id)];
+  rates_.observe(least.held.kind, least.uses, age_of(least), false);
   drop_checkpoint(id);
   ++num_evicted_;
   return true;

@@ -223,7 +223,8 @@ void Engine::Impl::deliver_best(ActiveRequest& request, std::vector<RequestOutpu
   for (int64_t i = 0; i < request.request.n; ++i) {
     RequestOutput& output = request.ended[static_cast<size_t>(i)];
     output.index = i;
-    if (i == 0 && request.reader) output.prompt_tokens_logprobs = request.reader->take_logprobs();
+    if (i == 0 && request.reader && output.finish_reason != FinishReason::kError)
+      output.prompt_tokens_logprobs = request.reader->take_logprobs();
     output.request_finished = i + 1 == request.request.n;
     outputs.push_back(std::move(output));
   }

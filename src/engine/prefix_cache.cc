@@ -205,7 +205,7 @@ bool StateCache::grow(Sequence& sequence, int64_t num_tokens) {
   if (get()) return true;
   // The tree may hold pages of the same tokens that another sequence computed, locked by this one's own place: enough
   // to keep a sequence that fits from ever growing.
-  if (sequence.place.node < 0) return false;
+  if (sequence.place.node < 0 || fault(PlantedFault::kKeepOwnPlace)) return false;
   stand_at(sequence, PrefixTree::kNone);
   return get();
 }
@@ -303,10 +303,20 @@ bool StateCache::new_pages_are_finite(Sequence& sequence) const {
   return true;
 }
 
+CheckpointKind StateCache::kind_of(const Sequence& sequence, const KeptState& state) const {
+  const PrefixUse& prefix = sequence.prefix;
+  const int64_t unit = options_.policy.unit;
+  if (state.hand == Hand::kGive) return CheckpointKind::kTurnEnd;
+  if (state.position == prefix.common_tokens / unit * unit) return CheckpointKind::kParting;
+  const bool is_last = !prefix.checkpoints.empty() && state.position == prefix.checkpoints.back();
+  return is_last ? CheckpointKind::kPromptEnd : CheckpointKind::kAlong;
+}
+
 bool StateCache::add_checkpoint(Sequence& sequence, const KeptState& state) {
   const int64_t position = state.position;
   PrefixCheckpoint checkpoint;
   checkpoint.position = position;
+  checkpoint.kind = kind_of(sequence, state);
   checkpoint.prefix_hash = state.prefix_hash;
   StateTag tag = tag_at(position, state.prefix_hash);
   tag.checksum = checksum_of(state.slot);

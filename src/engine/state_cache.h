@@ -53,6 +53,7 @@ enum class PlantedFault {
   kKeepLaterState,      // a session that goes back keeps the state that it has
   kSaveWithoutConv,     // a session is saved without the first state of each layer
   kForkSharesPage,      // two sessions go on in one begun page
+  kKeepOwnPlace,  // a sequence that lacks room to grow keeps its place in the tree, and with it what it could have
 };
 
 struct StateCacheOptions {
@@ -232,6 +233,7 @@ class StateCache : public SequenceMemory, private PrefixTreeOwner {
   bool publish(Sequence& sequence, Hand hand);
   bool leaves_its_end(const Sequence& sequence) const;
   void publish(Sequence& sequence, const KeptState& state);
+  CheckpointKind kind_of(const Sequence& sequence, const KeptState& state) const;
   bool add_checkpoint(Sequence& sequence, const KeptState& state);
   bool is_finite(int32_t slot) const;
   void stand_at(Sequence& sequence, int32_t node);

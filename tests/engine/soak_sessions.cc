@@ -31,21 +31,23 @@ bool Traffic::unless_full(Talk& talk, Work work) {
   return false;
 }
 
-void Traffic::talk() {
-  const int64_t action = upto(20);
-  if (talks_.empty() || (action < 2 && talks_.size() < 3)) return open_talk();
+void Traffic::talk(const std::string& operation) {
+  if (operation == "unmark") {
+    if (!marks_.empty()) marks_.erase(marks_.begin() + upto("which", std::ssize(marks_)));
+    return;
+  }
+  if (talks_.empty() || (operation == "open" && talks_.size() < 3)) return open_talk();
   Talk& chosen = some_talk();
-  if (chosen.tokens.empty() && action > 5 && action < 14) return extend_talk(chosen);
-  if (action < 6) return extend_talk(chosen);
-  if (action < 7) return cut_short(chosen);
-  if (action < 9) return answer_in(chosen);
-  if (action < 10) return fork_talk(chosen);
-  if (action < 12) return mark(chosen);
-  if (action < 14) return save(chosen);
-  if (action < 16) return go_back(chosen);
-  if (action < 18) return load(chosen);
-  if (action < 19) return void(talks_.erase(talks_.begin() + (&chosen - talks_.data())));
-  if (!marks_.empty()) marks_.erase(marks_.begin() + upto(std::ssize(marks_)));
+  if (operation == "load") return load(chosen);
+  if (operation == "go_back") return go_back(chosen);
+  if (operation == "close") return void(talks_.erase(talks_.begin() + (&chosen - talks_.data())));
+  if (chosen.tokens.empty()) return extend_talk(chosen);
+  if (operation == "cut_short") return cut_short(chosen);
+  if (operation == "answer") return answer_in(chosen);
+  if (operation == "fork") return fork_talk(chosen);
+  if (operation == "mark") return mark(chosen);
+  if (operation == "save") return save(chosen);
+  extend_talk(chosen);
 }
 
 void Traffic::open_talk() {
@@ -65,12 +67,12 @@ void Traffic::read(Talk& talk, std::span<const int32_t> ids) {
 void Traffic::extend_talk(Talk& talk) {
   const int64_t room = kLongest - kMostNew - std::ssize(talk.tokens) - std::ssize(talk.pending);
   Ids ids = talk.pending;
-  if (ids.empty() || once_in(2)) {
+  if (ids.empty() || once_in("on", 2)) {
     if (room < 4) return talk.session->reset(), void(talk = {std::move(talk.session), {}, {}, {}});
     const Ids more = prompt(std::min<int64_t>(room, 90));
     ids.insert(ids.end(), more.begin(), more.end());
   }
-  const int64_t chunk = one_of<int64_t>({0, 1, 2, 7, 1 + upto(64)});
+  const int64_t chunk = one_of<int64_t>("chunk", {0, 1, 2, 7, 1 + upto("chunks", 64)});
   if (unless_full(talk, [&] { talk.session->extend(ids, chunk); })) read(talk, ids);
 }
 
@@ -80,7 +82,7 @@ void Traffic::cut_short(Talk& talk) {
   if (talk.tokens.empty() || kLongest - kMostNew - std::ssize(talk.tokens) < 8) return;
   talk.pending = prompt(kLongest - kMostNew - std::ssize(talk.tokens));
   talk.session->set_pending(talk.pending);
-  if (once_in(2)) save(talk);
+  if (once_in("kept", 2)) save(talk);
 }
 
 void Traffic::answer_in(Talk& talk) {
@@ -91,10 +93,10 @@ void Traffic::answer_in(Talk& talk) {
     read(talk, ids);
   }
   if (std::ssize(talk.tokens) > kLongest - kMostNew) return;
-  SamplingParams sampling = families::greedy(1 + upto(6));
+  SamplingParams sampling = families::greedy(1 + upto("answer", 6));
   sampling.logprobs = 0;
-  if (once_in(2)) sampling.temperature = 1.5f;
-  if (once_in(2)) sampling.seed = random_();
+  if (once_in("drawn", 2)) sampling.temperature = 1.5f;
+  if (once_in("seeded", 2)) sampling.seed = static_cast<uint64_t>(upto("seed", int64_t{1} << 62));
   std::vector<TokenOutput> tokens;
   const auto heard = [&](const TokenOutput& token, const std::string&) {
     tokens.push_back(token);
@@ -111,7 +113,7 @@ void Traffic::answer_in(Talk& talk) {
       throw;
     }
   });
-  if (!tokens.empty()) check_tokens(before, tokens, sampling.temperature == 0.0f);
+  if (!tokens.empty()) check_tokens(before, tokens, {before, sampling});
   if (!whole) return;
   for (const TokenOutput& token : tokens) talk.tokens.push_back(token.id);
   talk.tokens.pop_back();
@@ -144,7 +146,7 @@ void Traffic::mark(Talk& talk) {
 
 void Traffic::go_back(Talk& talk) {
   if (marks_.empty()) return;
-  const Mark& to = marks_[static_cast<size_t>(upto(std::ssize(marks_)))];
+  const Mark& to = marks_[static_cast<size_t>(upto("mark", std::ssize(marks_)))];
   if (!unless_full(talk, [&] { talk.session->rollback(to.checkpoint); })) return;
   talk.tokens = to.tokens;
   talk.pending.assign(talk.session->pending().begin(), talk.session->pending().end());
@@ -161,11 +163,11 @@ void Traffic::save(Talk& talk) {
       ("coluber_soak_" + std::to_string(::getpid()));
   Saved saved{(folder / std::to_string(files_++ % 6)).string(), talk.tokens, talk.pending, talk.logits};
   talk.session->save(saved.path);
-  if (once_in(3)) {
+  if (once_in("converted", 3)) {
     LayoutChange change;
-    if (once_in(2)) change.packing = one_of({StatePacking::kAligned, StatePacking::kContract});
-    if (once_in(2)) change.conv = one_of({ConvLayout::kSd, ConvLayout::kDs});
-    if (once_in(2)) change.block_size = 1 + upto(20);
+    if (once_in("packing", 2)) change.packing = one_of("packed", {StatePacking::kAligned, StatePacking::kContract});
+    if (once_in("conv", 2)) change.conv = one_of("layout", {ConvLayout::kSd, ConvLayout::kDs});
+    if (once_in("blocks", 2)) change.block_size = 1 + upto("block", 20);
     const SessionImage image = read_session_file(saved.path);
     write_session_file(saved.path + "x", convert_session_image({&image, 1}, change));
     std::filesystem::rename(saved.path + "x", saved.path);
@@ -176,7 +178,7 @@ void Traffic::save(Talk& talk) {
 
 void Traffic::load(Talk& talk) {
   if (saved_.empty()) return;
-  const Saved& from = saved_[static_cast<size_t>(upto(std::ssize(saved_)))];
+  const Saved& from = saved_[static_cast<size_t>(upto("file", std::ssize(saved_)))];
   if (!unless_full(talk, [&] { talk.session->load(from.path); })) return;
   talk.tokens = from.tokens;
   talk.pending = from.pending;

@@ -29,6 +29,33 @@ bool has_replay(const EngineConfig& config) {
   });
 }
 
+// Session operations begin with the name of what they do to one.
+struct Operation {
+  const char* name;
+  int64_t weight;
+};
+constexpr Operation kOperations[] = {{"add", 232},   {"step", 328}, {"cancel", 28}, {"poison", 20},   {"clear", 8},
+                                     {"restart", 4}, {"open", 18},  {"extend", 36}, {"cut_short", 9}, {"answer", 18},
+                                     {"fork", 9},    {"mark", 18},  {"save", 18},   {"go_back", 18},  {"load", 18},
+                                     {"close", 9},   {"unmark", 9}};
+
+// The family's checkpoint with a tokenizer, for texts that end answers.
+EngineOptions model_options(const std::string& family) {
+  namespace fs = std::filesystem;
+  EngineOptions options = families::options_for(family);
+  const fs::path folder = files_folder() / ("model_" + family);
+  if (!fs::exists(folder)) {
+    fs::create_directories(folder);
+    for (const auto& file : fs::directory_iterator(options.model))
+      fs::create_symlink(file.path(), folder / file.path().filename());
+    const fs::path tokenizer = folder / "tokenizer.json";
+    if (!fs::exists(tokenizer))
+      fs::create_symlink(std::string(COLUBER_SOURCE_DIR) + "/tests/data/tokenizers/bpe_gpt2/tokenizer.json", tokenizer);
+  }
+  options.model = folder.string();
+  return options;
+}
+
 std::string name_of(std::optional<DType> dtype) { return dtype ? std::string(dtype_name(*dtype)) : "default"; }
 
 }  // namespace
@@ -45,7 +72,7 @@ std::string Numerics::describe() const {
          name_of(states) + ", pages " + name_of(pages);
 }
 
-Traffic::Traffic(const Trace& trace) : trace_(trace), random_(trace.seed) {}
+Traffic::Traffic(const Trace& trace) : trace_(trace) {}
 Traffic::~Traffic() {
   drop_everything();
   std::error_code ignored;
@@ -66,8 +93,9 @@ void Traffic::fail_number(const std::string& what) {
 std::string Traffic::run() {
   try {
     std::filesystem::create_directories(files_folder());
+    begin_operation(0);
     draw_numerics();
-    EngineOptions plain = families::options_for(trace_.family);
+    EngineOptions plain = model_options(trace_.family);
     plain.num_threads = 1;
     plain.enable_prefix_caching = false;
     plain.use_replayssm = ReplayMode::kOff;
@@ -78,13 +106,13 @@ std::string Traffic::run() {
       unrounded_ = Engine::load(plain);
     }
     start_engine();
-    std::vector<int32_t> operations = trace_.kept;
-    for (int32_t i = 0; trace_.kept.empty() && i < trace_.operations; ++i) operations.push_back(i);
-    for (const int32_t operation : operations) {
-      if (!problem_.empty()) break;
-      done_ = operation;
-      random_.seed(trace_.seed * 1000003 + static_cast<uint64_t>(operation) + 1);
-      operate();
+    end_operation();
+    const size_t count = trace_.script.empty() ? static_cast<size_t>(trace_.operations) + 1 : trace_.script.size();
+    for (size_t number = 1; number < count && problem_.empty(); ++number) {
+      done_ = static_cast<int64_t>(number);
+      begin_operation(number);
+      operate(draws_.operation(kOperations));
+      end_operation();
     }
     for (int64_t steps = 0; engine_->has_unfinished_requests() && problem_.empty(); ++steps) {
       step();
@@ -99,12 +127,14 @@ std::string Traffic::run() {
 
 void Traffic::draw_numerics() {
   if (trace_.plain) return;
-  numerics_.deterministic = once_in(4);
-  if (once_in(3)) numerics_.pages = one_of({DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kFloat8E4M3});
+  numerics_.deterministic = once_in("deterministic", 4);
+  if (once_in("pages", 3))
+    numerics_.pages = one_of("type of pages", {DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kFloat8E4M3});
   // Rounding a state where a chunk ends is not the same for all chunks.
   if (numerics_.deterministic) return;
-  if (once_in(3)) numerics_.states = one_of({DType::kFloat16, DType::kBFloat16, DType::kInt16, DType::kInt8});
-  if (once_in(4)) numerics_.conv_states = one_of({DType::kFloat16, DType::kBFloat16});
+  if (once_in("states", 3))
+    numerics_.states = one_of("type of states", {DType::kFloat16, DType::kBFloat16, DType::kInt16, DType::kInt8});
+  if (once_in("conv", 4)) numerics_.conv_states = one_of("type of conv", {DType::kFloat16, DType::kBFloat16});
 }
 
 // Not every family has states that can be whole numbers.
@@ -121,26 +151,27 @@ void Traffic::load_reference(EngineOptions plain) {
 }
 
 EngineOptions Traffic::draw_options() {
-  EngineOptions options = families::options_for(trace_.family);
+  EngineOptions options = model_options(trace_.family);
   options.num_threads = 1;
   numerics_.apply(options);
   options.poison_pools = true;
-  options.verify_states = once_in(2);
-  options.mamba_cache_mode = one_of({MambaCacheMode::kAuto, MambaCacheMode::kAuto, MambaCacheMode::kAll,
-                                     MambaCacheMode::kAlign, MambaCacheMode::kNone});
+  options.verify_states = once_in("verify", 2);
+  options.mamba_cache_mode = one_of("mode", {MambaCacheMode::kAuto, MambaCacheMode::kAuto, MambaCacheMode::kAll,
+                                             MambaCacheMode::kAlign, MambaCacheMode::kNone});
   if (trace_.plain) options.mamba_cache_mode = MambaCacheMode::kAuto;
-  options.block_size = 4 << upto(3);
-  options.mamba_block_size = options.block_size * (1 + upto(4));
-  options.max_num_seqs = 1 + upto(6);
-  options.max_num_batched_tokens = options.max_num_seqs + one_of<int64_t>({0, 1, 3 + upto(13), 16 + upto(64), 512});
-  options.preemption = one_of({PreemptionMode::kAuto, PreemptionMode::kPark, PreemptionMode::kRecompute});
+  options.block_size = 4 << upto("block", 3);
+  options.mamba_block_size = options.block_size * (1 + upto("mamba_block", 4));
+  options.max_num_seqs = 1 + upto("seqs", 6);
+  options.max_num_batched_tokens =
+      options.max_num_seqs + one_of<int64_t>("tokens", {0, 1, 3 + upto("few", 13), 16 + upto("more", 64), 512});
+  options.preemption = one_of("preemption", {PreemptionMode::kAuto, PreemptionMode::kPark, PreemptionMode::kRecompute});
   if (trace_.fault == PlantedFault::kLeakSlot) options.preemption = PreemptionMode::kRecompute;
   if (trace_.fault == PlantedFault::kDropPark) options.preemption = PreemptionMode::kPark;
-  options.scheduling_policy = one_of({SchedulingPolicy::kPriority, SchedulingPolicy::kFcfs});
-  if (trace_.layout == CacheLayout::kShared || (!trace_.plain && once_in(4)))
+  options.scheduling_policy = one_of("policy", {SchedulingPolicy::kPriority, SchedulingPolicy::kFcfs});
+  if (trace_.layout == CacheLayout::kShared || (!trace_.plain && once_in("shared", 4)))
     options.cache_layout = CacheLayout::kShared;
   draw_replay(options);
-  if (once_in(3)) options.long_prefill_token_threshold = 1 + upto(30);
+  if (once_in("threshold", 3)) options.long_prefill_token_threshold = 1 + upto("long", 30);
   options.kv_cache_memory_bytes = int64_t{1} << 30;
   return options;
 }
@@ -151,8 +182,8 @@ void Traffic::draw_replay(EngineOptions& options) {
                           options.cache_layout == CacheLayout::kElastic &&
                           options.mamba_cache_mode != MambaCacheMode::kAll && has_replay(reference_->config());
   if (!may_replay) options.use_replayssm = ReplayMode::kOff;
-  if (may_replay && once_in(2)) options.use_replayssm = ReplayMode::kOn;
-  options.replayssm_buffer_len = 1 + upto(16);
+  if (may_replay && once_in("replay", 2)) options.use_replayssm = ReplayMode::kOn;
+  options.replayssm_buffer_len = 1 + upto("ring", 16);
 }
 
 void Traffic::start_engine() {
@@ -166,7 +197,7 @@ void Traffic::start_engine() {
   }
   const int64_t one = impl().cache->bytes_for(kLongest);
   // From a pool for one sequence on; sessions and their marks hold what they have.
-  options.kv_cache_memory_bytes = one + one * upto(4) + (once_in(2) ? 5 * one : 0);
+  options.kv_cache_memory_bytes = one + one * upto("pool", 4) + (once_in("large", 2) ? 5 * one : 0);
   engine_ = Engine::load(options);
   impl().cache->plant(trace_.fault);
   free_slots_ = engine_->free_state_slots();
@@ -182,28 +213,39 @@ void Traffic::start_engine() {
   description_ = text.str();
 }
 
-void Traffic::operate() {
-  const int64_t action = upto(200);
-  if (action < 58) return add();
-  if (action < 140) return step();
-  if (action < 147) return cancel();
-  if (action < 152) return poison();
-  if (action < 154) return engine_->clear_prefix_cache();
-  if (action < 155) return restart();
-  talk();
+void Traffic::begin_operation(size_t number) {
+  if (!trace_.script.empty()) return draws_.as_written(trace_.script.at(number));
+  draws_.by_chance(trace_.seed * 1000003 + number);
+  if (number == 0) draws_.name_operation("engine");
+}
+
+void Traffic::end_operation() { script_.push_back(draws_.line()); }
+
+void Traffic::operate(const std::string& name) {
+  const std::string operation = name;  // what is drawn is written behind it
+  if (operation == "add") return add();
+  if (operation == "step") return step();
+  if (operation == "cancel") return cancel();
+  if (operation == "poison") return poison();
+  if (operation == "clear") return engine_->clear_prefix_cache();
+  if (operation == "restart") return restart();
+  talk(operation);
   check_books();
 }
 
 // Begins like something that was said before, more often than not.
 Ids Traffic::prompt(int64_t room) {
   Ids ids;
-  if (!said_.empty() && !once_in(4)) {
-    ids = said_[static_cast<size_t>(upto(std::ssize(said_)))];
-    if (once_in(2)) ids.resize(static_cast<size_t>(1 + upto(std::ssize(ids))));
-    if (once_in(5)) ids[static_cast<size_t>(upto(std::ssize(ids)))] = static_cast<int32_t>(upto(250));
+  if (!said_.empty() && !once_in("new", 4)) {
+    ids = said_[static_cast<size_t>(upto("said", std::ssize(said_)))];
+    if (once_in("cut", 2)) ids.resize(static_cast<size_t>(1 + upto("cut_at", std::ssize(ids))));
+    if (once_in("edit", 5))
+      ids[static_cast<size_t>(upto("edit_at", std::ssize(ids)))] = static_cast<int32_t>(upto("edited", 250));
   }
-  for (int64_t i = once_in(3) ? upto(60) : upto(8); i >= 0; --i) ids.push_back(static_cast<int32_t>(upto(250)));
-  if (std::ssize(ids) > room) ids.resize(static_cast<size_t>(std::max<int64_t>(room - upto(20), 1)));
+  const int64_t more = once_in("longer", 3) ? upto("length", 60) : upto("length", 8);
+  std::mt19937_64 text(static_cast<uint64_t>(upto("text", int64_t{1} << 40)));
+  for (int64_t i = more; i >= 0; --i) ids.push_back(static_cast<int32_t>(text() % 250));
+  if (std::ssize(ids) > room) ids.resize(static_cast<size_t>(std::max<int64_t>(room - upto("room", 20), 1)));
   return ids;
 }
 
@@ -266,39 +308,38 @@ void Traffic::check_end() {
 
 namespace {
 
-std::string line_of(const Trace& trace, const std::string& problem) {
+std::string text_of(const Trace& trace, const std::string& problem) {
   std::ostringstream text;
-  text << problem << "\n  Trace{\"" << trace.family << "\", " << trace.seed << ", " << trace.operations
-       << ", PlantedFault::kNone, {";
-  for (size_t i = 0; i < trace.kept.size(); ++i) text << (i > 0 ? ", " : "") << trace.kept[i];
-  text << "}}";
+  text << problem << "\n  Trace{.family = \"" << trace.family << "\", .script = {";
+  for (size_t i = 0; i < trace.script.size(); ++i) text << (i > 0 ? ", " : "") << '"' << trace.script[i] << '"';
+  text << "}, .layout = CacheLayout::" << (trace.layout == CacheLayout::kShared ? "kShared" : "kElastic")
+       << ", .plain = " << (trace.plain ? "true" : "false") << "}";
   return text.str();
 }
 
 }  // namespace
 
 // Leaves out runs of operations, shorter and shorter ones, as long as something is still wrong.
-std::string shrunk(const Trace& whole, const std::string& problem, double seconds) {
+std::string shrunk(const Trace& whole, const std::vector<std::string>& script, const std::string& problem,
+                   double seconds) {
   const auto begin = std::chrono::steady_clock::now();
   const auto has_time = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < seconds;
   };
   Trace trace = whole;
   std::string last = problem;
+  trace.script = script;
   const auto still_fails = [&](const Trace& tried) {
-    if (tried.kept.empty()) return false;
     const std::string found = Traffic(tried).run();
     if (!found.empty()) last = found;
     return !found.empty();
   };
-  if (trace.kept.empty())
-    for (int32_t i = 0; i < trace.operations; ++i) trace.kept.push_back(i);
-  for (size_t piece = trace.kept.size() / 2; piece >= 1 && has_time();) {
+  for (size_t piece = trace.script.size() / 2; piece >= 1 && has_time();) {
     bool shorter = false;
-    for (size_t at = 0; at < trace.kept.size() && has_time();) {
+    for (size_t at = 1; at < trace.script.size() && has_time();) {  // the first is the engine's
       Trace tried = trace;
-      const auto from = tried.kept.begin() + static_cast<int64_t>(at);
-      tried.kept.erase(from, from + static_cast<int64_t>(std::min(piece, trace.kept.size() - at)));
+      const auto from = tried.script.begin() + static_cast<int64_t>(at);
+      tried.script.erase(from, from + static_cast<int64_t>(std::min(piece, trace.script.size() - at)));
       if (still_fails(tried)) {
         trace = std::move(tried);
         shorter = true;
@@ -307,9 +348,9 @@ std::string shrunk(const Trace& whole, const std::string& problem, double second
       }
     }
     if (!shorter) piece /= 2;
-    piece = std::min(piece, trace.kept.size());
+    piece = std::min(piece, trace.script.size());
   }
-  return line_of(trace, last);
+  return text_of(trace, last);
 }
 
 }  // namespace coluber::soak

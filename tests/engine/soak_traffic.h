@@ -3,8 +3,8 @@
 // Random traffic over one engine at a time (requests, sessions, cancels, restarts from files), held to a reference that
 // cannot be wrong: whatever is said is computed again by one sequence alone, in one piece, without a cache, and the
 // probability of every token compared; bit for bit where the engine is deterministic. Each operation draws from random
-// numbers of its own, so that a trace stays repeatable when operations are left out of it: `shrunk` does so until few
-// are left. One thread.
+// numbers of its own, and is written down with what it chose: so a trace stays repeatable when operations are left out
+// of it (`shrunk` does so until few are left), and when the traffic learns new ones. One thread.
 #pragma once
 
 #include <map>
@@ -17,6 +17,7 @@
 #include "coluber/mamba_base.h"
 #include "engine/engine_impl.h"
 #include "families.h"
+#include "soak_draws.h"
 
 namespace coluber {
 
@@ -31,7 +32,7 @@ struct Trace {
   uint64_t seed = 0;
   int64_t operations = 400;
   PlantedFault fault = PlantedFault::kNone;
-  std::vector<int32_t> kept = {};              // only these of the operations; empty: all
+  std::vector<std::string> script = {};        // these operations, the engine's choices first; empty: by chance
   CacheLayout layout = CacheLayout::kElastic;  // kShared: always; else sometimes
   bool plain = false;                          // in float32, with checkpoints where they pay: where faults are planted
 };
@@ -62,15 +63,19 @@ class Traffic {
   int64_t failed_at() const noexcept { return done_; }
   const std::string& describe() const noexcept { return description_; }
   const Numerics& numerics() const noexcept { return numerics_; }
+  // What was done, as a Trace::script.
+  const std::vector<std::string>& script() const noexcept { return script_; }
 
  private:
   struct Asked {
     Request request;
     bool poisoned = false;  // NaN was put into its state
     int64_t cancel_after = -1;
+    int64_t terminates_after = 0;  // tokens, by its constraint; 0: it does not
     std::map<int64_t, std::vector<TokenOutput>> answers;
+    std::map<int64_t, std::string> texts;
     std::vector<std::vector<TokenOutput>> expected;  // of a deterministic engine, by seed
-    double worst_mean = 0.0;                         // best_of: of the answers that came so far
+    double worst_score = 0.0;                        // best_of, beams: of the answers that came so far
   };
   // A session and what it must hold.
   struct Talk {
@@ -95,11 +100,11 @@ class Traffic {
     Ids ids;
   };
 
-  int64_t upto(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
-  bool once_in(int64_t n) { return upto(n) == 0; }
+  int64_t upto(const char* name, int64_t n) { return draws_.upto(name, n); }
+  bool once_in(const char* name, int64_t n) { return draws_.once_in(name, n); }
   template <typename T>
-  T one_of(std::initializer_list<T> values) {
-    return *(values.begin() + upto(std::ssize(values)));
+  T one_of(const char* name, std::initializer_list<T> values) {
+    return *(values.begin() + upto(name, std::ssize(values)));
   }
   void fail(const std::string& what);
   auto& impl() { return EngineTestAccess::impl(*engine_); }
@@ -113,7 +118,9 @@ class Traffic {
   EngineOptions draw_options();
   void draw_replay(EngineOptions& options);
   void start_engine();
-  void operate();
+  void begin_operation(size_t number);
+  void end_operation();
+  void operate(const std::string& operation);
   Ids prompt(int64_t room);
   void restart();
   void check_books();
@@ -128,20 +135,31 @@ class Traffic {
 
   // ---- requests (soak_requests.cc)
   void add();
+  void ask_for_answers(Asked& asked);
+  void ask_for_beams(Asked& asked);
+  void steer(Asked& asked);
   void cancel();
   void poison();
   void step();
   void take(RequestOutput& output);
   void check_hit(const Asked& asked, const RequestOutput& output);
+
+  // ---- answers (soak_answers.cc)
   void check_answer(Asked& asked, const RequestOutput& output, const std::vector<TokenOutput>& tokens);
+  void check_order(Asked& asked, const RequestOutput& output, const std::vector<TokenOutput>& tokens);
+  void check_ending(const Asked& asked, const RequestOutput& output, const std::vector<TokenOutput>& tokens);
   void check_exactly(Asked& asked, int64_t index, const std::vector<TokenOutput>& tokens);
-  std::vector<TokenOutput> answer_alone(const Asked& asked, int64_t index);
-  // Each token's probability as one sequence alone gives it.
-  void check_tokens(std::span<const int32_t> before, const std::vector<TokenOutput>& tokens, bool greedy);
+  // What one request alone in the reference answers, by index.
+  std::vector<std::vector<TokenOutput>> answers_alone(Request request);
+  // Each token's probability as one sequence alone gives it, and that it might be chosen.
+  void check_tokens(std::span<const int32_t> before, const std::vector<TokenOutput>& tokens, const Request& request);
+  void check_prompt(const Asked& asked, const std::vector<TokenOutput>& scored);
+  void check_embedding(const Asked& asked, const std::vector<float>& found);
+  std::vector<float> embedding_alone(Engine& engine, const Request& request, int64_t chunk);
 
   // ---- sessions (soak_sessions.cc)
-  void talk();
-  Talk& some_talk() { return talks_[static_cast<size_t>(upto(std::ssize(talks_)))]; }
+  void talk(const std::string& operation);
+  Talk& some_talk() { return talks_[static_cast<size_t>(upto("talk", std::ssize(talks_)))]; }
   void open_talk();
   void extend_talk(Talk& talk);
   void cut_short(Talk& talk);
@@ -163,7 +181,8 @@ class Traffic {
 
   Trace trace_;
   Numerics numerics_;
-  std::mt19937_64 random_;
+  Draws draws_;
+  std::vector<std::string> script_;
   std::unique_ptr<Engine> reference_;
   std::unique_ptr<Engine> unrounded_;  // where the reference rounds: the same in float32
   std::unique_ptr<Engine> engine_;
@@ -185,8 +204,10 @@ class Traffic {
   int64_t free_pages_ = 0;
 };
 
-// As few operations as `seconds` find that still go wrong, with what is wrong, as a line that can stand in a test.
-std::string shrunk(const Trace& trace, const std::string& problem, double seconds);
+// As few of the `script`'s operations as `seconds` find that still go wrong, with what is wrong, as a line that can
+// stand in a test.
+std::string shrunk(const Trace& trace, const std::vector<std::string>& script, const std::string& problem,
+                   double seconds);
 
 }  // namespace soak
 }  // namespace coluber
