@@ -113,34 +113,11 @@ void refuse_what_cannot_run(const EngineOptions& o) {
   if (o.num_speculative_tokens > 0) refuse(fmt::format("num_speculative_tokens {}", o.num_speculative_tokens));
 }
 
-// Modes auto and none have no blocks of states: what was said of them is not passed over in silence.
-void tell_of_idle_options(const EngineOptions& options, MambaCacheMode mode) {
-  if (mode != MambaCacheMode::kAuto && mode != MambaCacheMode::kNone) return;
-  const std::pair<const char*, bool> given[] = {
-      {"mamba_block_size", options.mamba_block_size.has_value()},
-      {"mamba_retention_interval", options.mamba_retention_interval.has_value()},
-      {"prefix_match_unit", options.prefix_match_unit.has_value()}};
-  for (const auto& [name, is_given] : given) {
-    if (is_given)
-      log_warn("{} changes nothing with mamba_cache_mode {}: it is about the blocks of modes all and align", name,
-               mamba_cache_mode_name(mode));
-  }
-}
-
-// Reference kernels keep states in double precision between the tokens of a step.
-void tell_of_reference_kernels(const EngineOptions& options) {
-  if (options.deterministic && active_isa() == Isa::kRef)
-    log_warn(
-        "deterministic: without AVX2 the reference kernels run, whose last bits depend on how a prompt is cut into "
-        "steps");
-}
-
 // The engine's pools keep checkpoints apart from running states: layers and builders see one state a sequence, whatever
 // is kept for later requests.
 void keep_checkpoints_apart(const EngineOptions& options, CacheConfig& cache) {
   cache.checkpoint_mode = cache.enable_prefix_caching ? options.mamba_cache_mode : MambaCacheMode::kNone;
   cache.checkpoint_block_size = checkpoint_block_of(options);
-  tell_of_idle_options(options, cache.checkpoint_mode);
   cache.mamba_cache_mode = MambaCacheMode::kNone;
   cache.mamba_block_size.reset();
 }

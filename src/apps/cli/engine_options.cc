@@ -28,6 +28,21 @@ void take(To* to, const std::optional<From>& from) {
   if (from) *to = static_cast<To>(*from);
 }
 
+// Modes auto and none have no blocks of states: what was said of them is not passed over in silence.
+void tell_of_idle_flags(const EngineOptions& options) {
+  const MambaCacheMode mode = options.mamba_cache_mode;
+  if (mode != MambaCacheMode::kAuto && mode != MambaCacheMode::kNone) return;
+  const std::pair<const char*, bool> flags[] = {
+      {"--mamba-block-size", options.mamba_block_size.has_value()},
+      {"--mamba-retention-interval", options.mamba_retention_interval.has_value()},
+      {"--prefix-match-unit", options.prefix_match_unit.has_value()}};
+  for (const auto& [name, is_given] : flags) {
+    if (is_given)
+      notice(fmt::format("{} changes nothing with --mamba-cache-mode {}: it is about the blocks of modes all and align",
+                         name, mamba_cache_mode_name(mode)));
+  }
+}
+
 }  // namespace
 
 void EngineFlags::declare_model(Arguments& arguments) {
@@ -137,6 +152,7 @@ void EngineFlags::apply_serving(EngineOptions& options) const {
   options.mamba_block_size = mamba_block_size_;
   options.mamba_retention_interval = mamba_retention_interval_;
   options.prefix_match_unit = prefix_match_unit_;
+  tell_of_idle_flags(options);
   options.report_other_salts = report_other_salts_;
   options.preemption = *parse_preemption_mode(preemption_);
   options.parking_memory_bytes = parking_memory_bytes_.value_or(0);

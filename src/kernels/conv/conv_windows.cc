@@ -37,7 +37,7 @@ void write_windows(const ConvWindowsArgs& args, ThreadPool&) {
 }  // namespace
 
 const Operation<ConvWindowsFunction>& conv_windows() {
-  static const Operation<ConvWindowsFunction> operation("conv_windows", {{"ref", Isa::kRef, write_windows}});
+  static const Operation<ConvWindowsFunction> operation("conv_windows", {{"loop", Isa::kRef, write_windows}});
   return operation;
 }
 

@@ -31,7 +31,7 @@ void scale_rows(const ScaleArgs& args, ThreadPool& pool) {
 }  // namespace
 
 const Operation<ScaleFunction>& scale() {
-  static const Operation<ScaleFunction> operation("scale", {{"ref", Isa::kRef, scale_rows}});
+  static const Operation<ScaleFunction> operation("scale", {{"loop", Isa::kRef, scale_rows}});
   return operation;
 }
 

@@ -28,7 +28,7 @@ void lookup(const LookupRowsArgs& args, ThreadPool& pool) {
 }  // namespace
 
 const Operation<LookupRowsFunction>& lookup_rows() {
-  static const Operation<LookupRowsFunction> operation("lookup_rows", {{"ref", Isa::kRef, lookup}});
+  static const Operation<LookupRowsFunction> operation("lookup_rows", {{"loop", Isa::kRef, lookup}});
   return operation;
 }
 
