@@ -113,6 +113,14 @@ void refuse_what_cannot_run(const EngineOptions& o) {
   if (o.num_speculative_tokens > 0) refuse(fmt::format("num_speculative_tokens {}", o.num_speculative_tokens));
 }
 
+// Reference kernels keep states in double precision between the tokens of a step.
+void tell_of_reference_kernels(const EngineOptions& options) {
+  if (options.deterministic && active_isa() == Isa::kRef)
+    log_warn(
+        "deterministic: without AVX2 the reference kernels run, whose last bits depend on how a prompt is cut into "
+        "steps");
+}
+
 // The engine's pools keep checkpoints apart from running states: layers and builders see one state a sequence, whatever
 // is kept for later requests.
 void keep_checkpoints_apart(const EngineOptions& options, CacheConfig& cache) {
