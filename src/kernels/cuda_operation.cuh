@@ -54,9 +54,6 @@ inline constexpr const char* kStateOfOtherType = "states of this type do not run
 inline constexpr const char* kTooManyRows = "more than 65535 rows in a step";
 inline constexpr int64_t kMostGridRows = 65535;
 
-__device__ inline float sigmoid(float v) { return 1.0f / (1.0f + expf(-v)); }
-__device__ inline float silu(float v) { return v / (1.0f + expf(-v)); }
-
 // The sum over a block of kThreads threads, in each of them, in one order always.
 template <int kThreads>
 __device__ inline float sum_over_block(float v) {
