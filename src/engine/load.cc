@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "base/block_type.h"
-#include "base/cpu_features.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -111,14 +110,6 @@ void refuse_what_cannot_run(const EngineOptions& o) {
   };
   if (o.tensor_parallel_size > 1) refuse(fmt::format("tensor_parallel_size {}", o.tensor_parallel_size));
   if (o.num_speculative_tokens > 0) refuse(fmt::format("num_speculative_tokens {}", o.num_speculative_tokens));
-}
-
-// Reference kernels keep states in double precision between the tokens of a step.
-void tell_of_reference_kernels(const EngineOptions& options) {
-  if (options.deterministic && active_isa() == Isa::kRef)
-    log_warn(
-        "deterministic: without AVX2 the reference kernels run, whose last bits depend on how a prompt is cut into "
-        "steps");
 }
 
 // The engine's pools keep checkpoints apart from running states: layers and builders see one state a sequence, whatever
@@ -337,7 +328,6 @@ void unify_cache_pages(const EngineConfig& layers, const EngineOptions& options,
 
 LoadedModel load_model(const EngineOptions& options) {
   refuse_what_cannot_run(options);
-  tell_of_reference_kernels(options);
   const ModelFolder folder = resolve_model(options.model);
   LoadedModel loaded = open_folder(options, folder);
   keep_checkpoints_apart(options, loaded.config->cache);
@@ -354,7 +344,6 @@ LoadedModel load_model(const EngineOptions& options) {
 
 LoadedModel load_model(const EngineOptions& options, std::string config_json, std::unique_ptr<WeightSource> weights) {
   refuse_what_cannot_run(options);
-  tell_of_reference_kernels(options);
   LoadedModel loaded;
   loaded.config = make_engine_config(options);
   keep_checkpoints_apart(options, loaded.config->cache);

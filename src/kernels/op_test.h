@@ -100,6 +100,22 @@ void expect_candidates_agree(const Operation<Function>& operation, const Toleran
   }
 }
 
+// Calls run(function, other function) for each tier that this machine can run, the reference too. Operations that have
+// the same candidates.
+template <typename Function, typename Run>
+void for_tiers(const Operation<Function>& operation, const Operation<Function>& other, Run&& run) {
+  ASSERT_EQ(operation.candidates().size(), other.candidates().size());
+  for (size_t i = 0; i < operation.candidates().size(); ++i) {
+    const Candidate<Function>&one = operation.candidates()[i], &two = other.candidates()[i];
+    if (one.isa > active_isa()) {
+      name_unrun_tier(operation.name(), one.name);
+      continue;
+    }
+    SCOPED_TRACE(std::string(operation.name()) + "=" + one.name);
+    run(one.function, two.function);
+  }
+}
+
 // On a processor with AVX2 the main path never runs a reference.
 template <typename Function>
 void expect_vectorised(const Operation<Function>& operation) {

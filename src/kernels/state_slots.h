@@ -30,6 +30,9 @@ struct StateSlots {
   const int32_t* dst = nullptr;  // [R]; two rows never share one
   int64_t index_stride = 1;
   const uint8_t* has_initial_state = nullptr;  // [R]; null: every row has one
+  // Rows go token by token, with the update's bits and a float32 state between tokens as between calls: then no bit
+  // depends on how a prompt was cut. Kernels that never do otherwise need not ask.
+  bool by_token = false;
 
   bool is_fresh(int64_t row) const noexcept { return has_initial_state != nullptr && has_initial_state[row] == 0; }
   bool is_null(int64_t row) const noexcept {
@@ -42,6 +45,8 @@ struct StateSlots {
   }
   void* target(int64_t row) const noexcept { return at(dst[row * index_stride]); }
   void* at(int32_t slot) const noexcept { return static_cast<char*>(base) + slot * slot_stride_bytes; }
+  // What a reference, which computes in double, keeps of an element from one token to the next.
+  double kept(double value) const noexcept { return by_token ? static_cast<double>(static_cast<float>(value)) : value; }
 };
 
 // States inside rows, for whoever goes on from there later: those of row r are [starts[r], starts[r + 1]), ascending,

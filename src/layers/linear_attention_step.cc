@@ -65,7 +65,6 @@ void LinearAttentionStep::attend(GatedLinearAttentionArgs args, size_t state) co
     const StagedState staged(layer_, batch_, state, slots(state, metadata_.num_decodes), args.rows);
     args.state = staged.slots();
     args.query_start_loc = metadata_.query_start_loc.data() + metadata_.num_decodes;
-    if (batch_.deterministic) args.chunk_size = 1;
     gated_linear_attention()(args, batch_);
     staged.write_back();
   }

@@ -231,7 +231,6 @@ void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float*
     args.rows = metadata.num_prefills;
     args.query_start_loc = device_array(batch, metadata.query_start_loc_p);
     args.exports = state.exports();
-    args.chunk_size = batch.deterministic ? 1 : 0;
     if (replays) fold_rings(batch, args);
     ssd_chunk_scan()(args, batch);
     state.write_back();

@@ -13,8 +13,10 @@ RecurrentStep::RecurrentStep(const MambaBase& layer, const ForwardBatch& batch,
 
 StateSlots RecurrentStep::slots(const RecurrentRows& rows, size_t state) const {
   const TensorView& view = layer_.kv_cache()[state];
-  return rows.query_start_loc == nullptr ? decode_slots(batch_, metadata_, view)
-                                         : prefill_slots(batch_, metadata_, view);
+  StateSlots found =
+      rows.query_start_loc == nullptr ? decode_slots(batch_, metadata_, view) : prefill_slots(batch_, metadata_, view);
+  found.by_token = batch_.deterministic;
+  return found;
 }
 
 void RecurrentStep::zero_padding(float* values, int64_t width) const {

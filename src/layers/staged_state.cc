@@ -8,6 +8,7 @@ namespace coluber {
 StagedState::StagedState(const MambaBase& layer, const ForwardBatch& batch, size_t state, const StateSlots& slots,
                          int64_t rows, const StateExports& exports)
     : batch_(batch), slots_(slots), exports_(exports) {
+  slots_.by_token = batch.deterministic;
   if (rows == 0 || layer.scales_of(state) < 0) return;
   codec_.rows = rows;
   num_exports_ = exports.starts != nullptr ? exports.starts[rows] : 0;
@@ -35,8 +36,14 @@ void StagedState::stage(const MambaBase& layer, size_t state, const StateSlots& 
   for (int64_t row = 0; row < rows; ++row) ids[row] = slots.is_null(row) ? 0 : static_cast<int32_t>(row + 1);
   for (int64_t i = 0; i < num_exports_; ++i) ids[rows + i] = static_cast<int32_t>(rows + 1 + i);
   codec_.values = scratch + elements;
-  slots_ = {scratch, DType::kFloat32,        elements * static_cast<int64_t>(sizeof(float)), ids, ids,
-            1,       slots.has_initial_state};
+  slots_ = {scratch,
+            DType::kFloat32,
+            elements * static_cast<int64_t>(sizeof(float)),
+            ids,
+            ids,
+            1,
+            slots.has_initial_state,
+            slots_.by_token};
   if (num_exports_ > 0) exports_.slots = ids + rows;
   unpack_states()(codec_, *batch_.thread_pool);
 }

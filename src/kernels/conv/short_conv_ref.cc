@@ -14,7 +14,7 @@ void convolve(const ShortConvArgs& args, int64_t row, int64_t begin, int64_t end
   }
   for (int64_t t = begin; t < end; ++t) {
     const int64_t place = t * args.in_stride + c;
-    window[kept] = static_cast<double>(args.b[place]) * args.x[place];
+    window[kept] = args.b[place] * args.x[place];  // float32, as a later call finds it
     double sum = args.bias != nullptr ? args.bias[c] : 0.0;
     for (int64_t j = 0; j < args.width; ++j) sum += args.weight[j * args.channels + c] * window[j];
     args.y[t * args.y_stride + c] = static_cast<float>(args.c_gate[place] * sum);

@@ -47,7 +47,7 @@ void step(const DeltaRuleArgs& args, int64_t token, int64_t head, Values& s) {
     }
     const double u = beta * (v[r] - read);
     for (int64_t i = 0; i < dk; ++i) {
-      row[i] += u * k[static_cast<size_t>(i)];
+      row[i] = args.state.kept(row[i] + u * k[static_cast<size_t>(i)]);
       out += row[i] * q[static_cast<size_t>(i)];
     }
     y[r] = static_cast<float>(out);

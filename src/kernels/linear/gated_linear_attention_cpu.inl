@@ -419,7 +419,7 @@ inline void linear_steps(const GatedLinearAttentionArgs& args, const LinearTask&
 template <typename S>
 inline void linear_row(const GatedLinearAttentionArgs& args, const LinearTask& task, float* memory) {
   const int64_t begin = args.query_start_loc[task.row], end = args.query_start_loc[task.row + 1];
-  if (end > begin && (end - begin < kLinearMinChunked || args.chunk_size == 1)) {
+  if (end > begin && (end - begin < kLinearMinChunked || args.state.by_token)) {
     linear_steps<S>(args, task, begin, end);
     return;
   }

@@ -29,7 +29,7 @@ void attend(const GatedLinearAttentionArgs& args, int64_t row, int64_t begin, in
     const double v = args.v[t * args.v_stride + head / args.group * args.v_head_stride + column];
     double o = 0.0;
     for (int64_t i = 0; i < args.key_dim; ++i) {
-      s[i] = decay_of(args, t, head, i) * s[i] + k[i] * v;
+      s[i] = args.state.kept(decay_of(args, t, head, i) * s[i] + k[i] * v);
       o += q[i] * s[i];
     }
     args.o[t * args.o_stride + head * args.value_dim + column] = static_cast<float>(args.scale * o);

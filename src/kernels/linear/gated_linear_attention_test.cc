@@ -16,6 +16,7 @@ struct Problem {
   DType dtype = DType::kFloat32;
   int64_t chunk_size = 0;
   float scale = 1.0f;
+  bool by_token = false;
 };
 
 // q | k | v of a token lie next to each other.
@@ -55,6 +56,7 @@ struct Inputs {
     a.o = o.data() + first * width();
     a.o_stride = width();
     a.state = state;
+    a.state.by_token = p.by_token;
     a.query_start_loc = query_start_loc;
     a.rows = rows;
     a.num_heads = p.heads;
@@ -129,9 +131,13 @@ TEST(GatedLinearAttention, TokenByTokenNoCutOfAPromptChangesABit) {
     for (Decay decay : {Decay::kConstant, Decay::kToken, Decay::kChannel}) {
       for (int64_t value_dim : {20, 150}) {
         Inputs inputs({decay, 4, 2, 24, value_dim}, 150);
-        inputs.problem.chunk_size = 1;
-        const std::vector<float> steps = feed(inputs, 150, 1, true, pool);
-        for (int64_t piece : {1, 3, 7, 64, 100, 150}) EXPECT_EQ(feed(inputs, 150, piece, false, pool), steps) << piece;
+        inputs.problem.by_token = true;
+        for_tiers(gated_linear_attention(), gated_linear_attention_update(),
+                  [&](GatedLinearAttentionFunction attend, GatedLinearAttentionFunction update) {
+                    const std::vector<float> steps = run_pieces(inputs, 150, 1, update, pool);
+                    for (int64_t piece : {1, 3, 7, 64, 100, 150})
+                      EXPECT_EQ(run_pieces(inputs, 150, piece, attend, pool), steps) << piece;
+                  });
       }
     }
   }

@@ -15,7 +15,7 @@ void run_channel(const RgLruArgs& args, int64_t row, int64_t begin, int64_t end,
     const double log_a = args.log_decay[c] * sigmoid(args.recurrent_gate[t * args.gate_stride + c]);
     const double u = sigmoid(args.input_gate[t * args.gate_stride + c]) * args.x[t * args.x_stride + c];
     const bool first = source == nullptr && t == begin;
-    h = first ? u : std::exp(log_a) * h + std::sqrt(-std::expm1(2.0 * log_a)) * u;
+    h = args.state.kept(first ? u : std::exp(log_a) * h + std::sqrt(-std::expm1(2.0 * log_a)) * u);
     args.y[t * args.y_stride + c] = static_cast<float>(h);
   }
   if (begin < end) store_state_element(args.state.target(row), args.state.dtype, c, static_cast<float>(h));

@@ -26,7 +26,7 @@ void scan(const SelectiveScanArgs& args, int64_t row, int64_t begin, int64_t end
     if (dt <= 20.0) dt = std::log1p(std::exp(dt));
     double y = args.d != nullptr ? args.d[channel] * x : 0.0;
     for (int64_t n = 0; n < args.state_size; ++n) {
-      h[n] = std::exp2(dt * args.a[place(n)]) * h[n] + dt * args.b[t * args.b_stride + n] * x;
+      h[n] = args.state.kept(std::exp2(dt * args.a[place(n)]) * h[n] + dt * args.b[t * args.b_stride + n] * x);
       y += args.c[t * args.c_stride + n] * h[n];
     }
     if (args.z != nullptr) {

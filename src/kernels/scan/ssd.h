@@ -52,9 +52,7 @@ struct SsdArgs {
   int64_t head_dim = 0;
   int64_t num_groups = 0;  // divides num_heads
   int64_t state_size = 0;  // N in [1, kMaxSsdState]
-  // Tokens of a chunk, 0: the kernel's choice; no result depends on it but for rounding. 1: token by token, with the
-  // update's bits, whatever a prompt was cut into.
-  int64_t chunk_size = 0;
+  int64_t chunk_size = 0;  // tokens of a chunk, 0: the kernel's choice; no result depends on it but for rounding
 };
 
 using SsdFunction = void (*)(const SsdArgs& args, ThreadPool& pool, Workspace& workspace);

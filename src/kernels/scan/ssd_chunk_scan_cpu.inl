@@ -194,7 +194,7 @@ inline void ssd_row(const SsdArgs& args, const SsdPlan& plan, const SsdScratch& 
                     int64_t h1) {
   const int64_t begin = args.query_start_loc[row], end = args.query_start_loc[row + 1];
   const int64_t head_elements = args.head_dim * args.state_size;
-  if (end > begin && (end - begin < kSsdMinChunked || args.chunk_size == 1)) {
+  if (end > begin && (end - begin < kSsdMinChunked || args.state.by_token)) {
     ssd_row_by_tokens<S>(args, row, h0, h1);
     return;
   }

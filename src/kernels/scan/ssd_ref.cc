@@ -36,7 +36,7 @@ void scan(const SsdArgs& args, int64_t row, int64_t begin, int64_t end, int64_t 
     const float* c = args.c + t * args.c_stride + group * args.state_size;
     double y = args.d != nullptr ? args.d[head] * x : 0.0;
     for (int64_t n = 0; n < args.state_size; ++n) {
-      s[n] = decay * s[n] + dt * x * b[n];
+      s[n] = args.state.kept(decay * s[n] + dt * x * b[n]);
       y += s[n] * c[n];
     }
     args.y[t * args.y_stride + head * args.head_dim + p] = static_cast<float>(y);

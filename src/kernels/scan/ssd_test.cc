@@ -15,6 +15,7 @@ struct Problem {
   float dt_min = 0.0f, dt_max = std::numeric_limits<float>::infinity();
   int64_t chunk_size = 0;
   bool skip = true;
+  bool by_token = false;
 };
 
 struct Inputs {
@@ -48,6 +49,7 @@ struct Inputs {
     s.y = y.data();
     s.y_stride = inner;
     s.state = state;
+    s.state.by_token = problem.by_token;
     s.query_start_loc = query_start_loc;
     s.rows = rows;
     s.num_heads = problem.heads;
@@ -90,6 +92,14 @@ TEST(Ssd, CandidatesAgreeOnEveryKindOfRow) {
   }
 }
 
+// Of 1: token by token.
+Problem in_chunks_of(int64_t chunk) {
+  Problem p{4, 32, 2, 48};
+  p.chunk_size = chunk;
+  p.by_token = chunk == 1;
+  return p;
+}
+
 // What rows leave at places inside them is what rows that end there leave at their ends.
 TEST(Ssd, StatesInsideRowsAreThoseOfShorterRows) {
   ThreadPool pool(2);
@@ -102,7 +112,7 @@ TEST(Ssd, StatesInsideRowsAreThoseOfShorterRows) {
       {150, {1, 31, 32, 33, 100, 149}, true}, {70, {}, false}, {5, {1, 4}, false}, {64, {32}, false}};
   for (const int64_t chunk : {0, 1, 16})
     for (const auto& candidate : {ssd_chunk_scan().selected().function, ssd_chunk_scan().reference().function}) {
-      const Problem p{4, 32, 2, 48, DType::kFloat32, 0.0f, std::numeric_limits<float>::infinity(), chunk, true};
+      const Problem p = in_chunks_of(chunk);
       const Inputs inputs(p, 289);
       const auto state_at = [&](size_t row, int32_t length) {  // alone, as a row of that length
         int32_t begin = 0;
@@ -168,7 +178,7 @@ TEST(Ssd, NullRowsGiveZerosAndTouchNoState) {
   for (float value : out[1].values) EXPECT_TRUE(std::isnan(value));
 }
 
-std::vector<float> feed(const Inputs& inputs, int64_t tokens, int64_t piece, bool update, ThreadPool& pool) {
+std::vector<float> feed(const Inputs& inputs, int64_t tokens, int64_t piece, SsdFunction function, ThreadPool& pool) {
   const int32_t slot = 1;
   StatePool states(2, inputs.state_elements(), DType::kFloat32);
   std::vector<float> y(static_cast<size_t>(tokens * inputs.inner()));
@@ -182,11 +192,15 @@ std::vector<float> feed(const Inputs& inputs, int64_t tokens, int64_t piece, boo
     args.c += t * args.c_stride;
     args.dt += t * args.dt_stride;
     args.y += t * args.y_stride;
-    (update ? ssd_state_update() : ssd_chunk_scan())(args, pool, workspace);
+    function(args, pool, workspace);
   }
   const std::vector<float> state = states.slot(1);
   y.insert(y.end(), state.begin(), state.end());
   return y;
+}
+
+std::vector<float> feed(const Inputs& inputs, int64_t tokens, int64_t piece, bool update, ThreadPool& pool) {
+  return feed(inputs, tokens, piece, (update ? ssd_state_update() : ssd_chunk_scan()).selected().function, pool);
 }
 
 TEST(Ssd, CutsOfAPromptDifferByRoundingOnly) {
@@ -204,9 +218,11 @@ TEST(Ssd, TokenByTokenNoCutOfAPromptChangesABit) {
     ThreadPool pool(threads);
     for (const Problem& p : {Problem{4, 32, 2, 48}, Problem{3, 20, 3, 10, DType::kFloat32, 0.001f, 0.1f}}) {
       Inputs inputs(p, 150);
-      inputs.problem.chunk_size = 1;
-      const std::vector<float> steps = feed(inputs, 150, 1, true, pool);
-      for (int64_t piece : {1, 3, 7, 64, 100, 150}) EXPECT_EQ(feed(inputs, 150, piece, false, pool), steps) << piece;
+      inputs.problem.by_token = true;
+      for_tiers(ssd_chunk_scan(), ssd_state_update(), [&](SsdFunction scan, SsdFunction update) {
+        const std::vector<float> steps = feed(inputs, 150, 1, update, pool);
+        for (int64_t piece : {1, 3, 7, 64, 100, 150}) EXPECT_EQ(feed(inputs, 150, piece, scan, pool), steps) << piece;
+      });
     }
   }
 }

@@ -48,17 +48,17 @@ void step(const MlstmArgs& args, int64_t token, int64_t head, Memory& memory) {
   const double log_f = std::min(gate, 0.0) - std::log1p(std::exp(-std::fabs(gate)));
   const double m = std::max(log_f + memory.m, log_i);
   const double keep = std::exp(log_f + memory.m - m), add = std::exp(log_i - m);
-  memory.m = m;
+  memory.m = args.m.kept(m);
   const double scale = 1.0 / std::sqrt(static_cast<double>(keys));
   std::vector<double> y(static_cast<size_t>(values), 0.0);
   double norm = 0.0;
   for (int64_t i = 0; i < keys; ++i) {
     double& n = memory.n[static_cast<size_t>(i)];
-    n = keep * n + add * k[i];
+    n = args.n.kept(keep * n + add * k[i]);
     norm += scale * q[i] * n;
     for (int64_t j = 0; j < values; ++j) {
       double& c = memory.c[static_cast<size_t>(i * values + j)];
-      c = keep * c + add * k[i] * static_cast<double>(v[j]);
+      c = args.c.kept(keep * c + add * k[i] * static_cast<double>(v[j]));
       y[static_cast<size_t>(j)] += scale * q[i] * c;
     }
   }

@@ -31,9 +31,9 @@ void wkv4_channel(const Wkv4Args& args, int64_t row, int64_t c) {
     top = std::max(largest + args.decay[c], k);
     old = std::exp(largest + args.decay[c] - top);
     now = std::exp(k - top);
-    num = old * num + now * v;
-    den = old * den + now;
-    largest = top;
+    num = args.numerator.kept(old * num + now * v);
+    den = args.denominator.kept(old * den + now);
+    largest = args.maximum.kept(top);
   }
   store_state_element(args.numerator.target(row), dtype, c, static_cast<float>(num));
   store_state_element(args.denominator.target(row), dtype, c, static_cast<float>(den));
@@ -55,7 +55,7 @@ void wkv6_channel(const Wkv6Args& args, int64_t row, int64_t head, int64_t v, Pl
       double& cell = s[static_cast<size_t>(k)];
       const double product = static_cast<double>(args.k[at + k]) * args.v[at + v];
       y += args.r[at + k] * (cell + args.u[channel + k] * product);
-      cell = args.w[t * args.w_stride + channel + k] * cell + product;
+      cell = args.state.kept(args.w[t * args.w_stride + channel + k] * cell + product);
     }
     args.y[at + v] = static_cast<float>(y);
   }
@@ -77,7 +77,8 @@ void wkv7_channel(const Wkv7Args& args, int64_t row, int64_t head, int64_t v, Pl
     for (int64_t k = 0; k < n; ++k) projected += s[static_cast<size_t>(k)] * args.a[at + k];
     for (int64_t k = 0; k < n; ++k) {
       double& cell = s[static_cast<size_t>(k)];
-      cell = args.w[at + k] * cell + projected * args.b[at + k] + static_cast<double>(args.v[at + v]) * args.k[at + k];
+      cell = args.state.kept(args.w[at + k] * cell + projected * args.b[at + k] +
+                             static_cast<double>(args.v[at + v]) * args.k[at + k]);
       y += cell * args.r[at + k];
     }
     args.y[at + v] = static_cast<float>(y);
