@@ -52,8 +52,8 @@ struct GatedLinearAttentionArgs {
   int64_t num_heads = 0;
   int64_t key_dim = 0;    // K in [1, kMaxLinearKeyDim]
   int64_t value_dim = 0;  // V
-  int64_t chunk_size =
-      0;  // tokens of a chunk, 0: the kernel's choice (`decay` has its own); only rounding depends on it
+  // Tokens of a chunk, 0: the kernel's choice (`decay` has its own); only rounding depends on it.
+  int64_t chunk_size = 0;
 };
 
 using GatedLinearAttentionFunction = void (*)(const GatedLinearAttentionArgs& args, ThreadPool& pool,
