@@ -10,7 +10,7 @@
 #   make test-sanitize  the tests under ASan+UBSan and TSan
 #   make fuzz           every libFuzzer target for FUZZ_SECONDS seconds
 #   make soak           random traffic over the engine for SOAK_SECONDS seconds
-#   make soak-server    the same over the server
+#   make soak-server    the same over the server, until SOAK_REQUESTS answers or SOAK_SECONDS seconds
 #   make gpu-bundle     the programs that a machine with a GPU needs to test and time the CUDA kernels, in build-cuda/gpu-bundle.tar.xz
 #   make test-gpu       that bundle's tests on this machine's GPU; without one it says so
 #   make conformance    the contract's rules over CASES
@@ -22,6 +22,7 @@ SEED ?= 1
 CASES ?= ../shared/cases
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 3600
+SOAK_REQUESTS ?= 1000000
 GPU_BUNDLE ?= build-cuda/gpu-bundle.tar.xz
 CLI = $(BUILD)/coluber
 
@@ -90,7 +91,7 @@ soak: $(BUILD)/.setup-test
 	@COLUBER_SOAK_SECONDS=$(SOAK_SECONDS) $(BUILD)/tests/engine_system_tests --gtest_filter='Soak.*:*PlantedFaults*'
 
 soak-server: build
-	@COLUBER=$(BUILD)/coluber COLUBER_SOAK_SECONDS=$(SOAK_SECONDS) python3 -B tests/server/soak.py
+	@COLUBER=$(BUILD)/coluber COLUBER_SOAK_SECONDS=$(SOAK_SECONDS) COLUBER_SOAK_REQUESTS=$(SOAK_REQUESTS) python3 -B tests/server/soak.py
 
 gpu-bundle: $(BUILD)/.setup-test
 	@cmake --preset cuda >$(BUILD)/configure-cuda.log 2>&1 || { cat $(BUILD)/configure-cuda.log; exit 1; }
