@@ -97,6 +97,23 @@ TEST(LinearAttentionBuilder, AlignModeReadsTheRunningColumn) {
   EXPECT_EQ(builder.build(0, batch.common()).state_indices_tensor, (Ints{2, 3}));
 }
 
+TEST(LinearAttentionBuilder, StatesInsidePrefillsAreCountedByPrefill) {
+  Batch batch;
+  batch.query_lens = {1, 40, 8};
+  batch.seq_lens = {9, 40, 20};
+  batch.block_table = {{1}, {2}, {3}};
+  LinearAttentionMetadataBuilder builder(linear_spec(), {"layer"}, EngineConfig{}, cpu_device());
+  CommonAttentionMetadata common = batch.common();
+  const std::vector<StateExport> wanted = {{1, 16, 7}, {2, 4, 8}};
+  common.state_exports = wanted;
+  const LinearAttentionMetadata& out = builder.build(0, common);
+  EXPECT_EQ(out.exports.starts, (Ints{0, 1, 2}));
+  EXPECT_EQ(out.exports.offsets, (Ints{16, 4}));
+  EXPECT_EQ(out.exports.blocks, (Ints{7, 8}));
+  common.state_exports = {};
+  EXPECT_TRUE(builder.build(0, common).exports.starts.empty());
+}
+
 TEST(LinearAttentionBuilder, OtherSpecsAreRefused) {
   EXPECT_THROW(LinearAttentionMetadataBuilder(FullAttentionSpec{}, {"layer"}, EngineConfig{}, cpu_device()), Error);
 }

@@ -34,6 +34,7 @@ const LinearAttentionMetadata& LinearAttentionMetadataBuilder::build(int64_t, co
   metadata_.state_indices_tensor.resize(static_cast<size_t>(common.num_reqs));
   for (int64_t row = 0; row < common.num_reqs; ++row)
     metadata_.state_indices_tensor[static_cast<size_t>(row)] = states.at(row, 0);
+  build_prefill_exports(common, metadata_.num_decodes, metadata_.exports);
   return metadata_;
 }
 

@@ -116,6 +116,11 @@ void for_tiers(const Operation<Function>& operation, const Operation<Function>& 
   }
 }
 
+template <typename Function, typename Run>
+void for_tiers(const Operation<Function>& operation, Run&& run) {
+  for_tiers(operation, operation, [&](Function function, Function) { run(function); });
+}
+
 // On a processor with AVX2 the main path never runs a reference.
 template <typename Function>
 void expect_vectorised(const Operation<Function>& operation) {

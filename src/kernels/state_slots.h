@@ -61,6 +61,52 @@ struct StateExports {
   int64_t last(int64_t row) const noexcept { return starts != nullptr ? starts[row + 1] : 0; }
 };
 
+struct RowPart {
+  int64_t begin, end;  // tokens
+  int32_t slot;        // where the state behind them belongs
+};
+
+// The parts that `exports` cut the tokens [begin, end) of a row with a slot into, ascending: one more than places. The
+// last part's slot is the row's own.
+class RowParts {
+ public:
+  RowParts(const StateSlots& state, const StateExports& exports, int64_t row, int64_t begin, int64_t end) noexcept
+      : exports_(exports),
+        first_(exports.first(row)),
+        last_(exports.last(row)),
+        begin_(begin),
+        end_(end),
+        own_slot_(state.dst[row * state.index_stride]) {}
+
+  class Iterator {
+   public:
+    Iterator(const RowParts& parts, int64_t place) noexcept : parts_(parts), place_(place) {}
+    RowPart operator*() const noexcept { return parts_.part(place_); }
+    Iterator& operator++() noexcept {
+      ++place_;
+      return *this;
+    }
+    bool operator!=(const Iterator& other) const noexcept { return place_ != other.place_; }
+
+   private:
+    const RowParts& parts_;
+    int64_t place_;
+  };
+  Iterator begin() const noexcept { return {*this, first_}; }
+  Iterator end() const noexcept { return {*this, last_ + 1}; }
+
+ private:
+  RowPart part(int64_t place) const noexcept {
+    const int64_t from = place == first_ ? begin_ : begin_ + exports_.offsets[place - 1];
+    if (place == last_) return {from, end_, own_slot_};
+    return {from, begin_ + exports_.offsets[place], exports_.slots[place]};
+  }
+
+  StateExports exports_;
+  int64_t first_, last_, begin_, end_;
+  int32_t own_slot_;
+};
+
 // One element, for references and tests.
 inline float load_state_element(const void* state, DType dtype, int64_t index) noexcept {
   if (dtype == DType::kFloat32) return static_cast<const float*>(state)[index];

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "kernels/state_slots.h"
@@ -120,20 +121,28 @@ inline Tolerance with_state_rounding(Tolerance tolerance, DType state) {
   return tolerance;
 }
 
-// States that leave rows of 40 and 50 tokens from inside are those that shorter rows end with, and change nothing else.
-// `run(query_start_loc, exports, y)` runs two rows, the first from a state, of inputs for 90 tokens, and gives the
-// seven slots: rows end in 1 and 2.
-template <typename Run>
-void expect_exports_are_ends_of_shorter_rows(Run run) {
+// States that leave rows of 40 and 50 tokens from inside are those that shorter rows end with, and change nothing else:
+// by `same(got, want, what)`, which compares floats. `run(query_start_loc, exports, y)` runs two rows, the first from a
+// state, of inputs for 90 tokens, and gives the seven slots, in one pool or many: rows end in 1 and 2.
+template <typename Run, typename Same>
+void expect_exports_are_ends_of_shorter_rows(Run run, Same same) {
   const std::vector<int32_t> starts = {0, 1, 4}, offsets = {1, 5, 16, 33}, slots = {3, 4, 5, 6};
   std::vector<float> y, plain_y;
-  const StatePool states = run({0, 40, 90}, StateExports{starts.data(), offsets.data(), slots.data()}, y);
-  const StatePool plain = run({0, 40, 90}, StateExports{}, plain_y);
-  EXPECT_EQ(y, plain_y);
-  EXPECT_EQ(states.slot(2), plain.slot(2));
-  EXPECT_EQ(states.slot(3), run({0, 1, 1}, StateExports{}, y).slot(1));
+  const auto states = run({0, 40, 90}, StateExports{starts.data(), offsets.data(), slots.data()}, y);
+  const auto plain = run({0, 40, 90}, StateExports{}, plain_y);
+  same(y, plain_y, "outputs");
+  same(states.slot(1), plain.slot(1), "the first row's state");
+  same(states.slot(2), plain.slot(2), "the second row's state");
+  same(states.slot(3), run({0, 1, 1}, StateExports{}, y).slot(1), "the first row's state after 1 token");
   for (size_t i = 1; i < offsets.size(); ++i)
-    EXPECT_EQ(states.slot(slots[i]), run({0, 40, 40 + offsets[i]}, StateExports{}, y).slot(2)) << offsets[i];
+    same(states.slot(slots[i]), run({0, 40, 40 + offsets[i]}, StateExports{}, y).slot(2),
+         "the second row's state after " + std::to_string(offsets[i]) + " tokens");
+}
+// Bit for bit.
+template <typename Run>
+void expect_exports_are_ends_of_shorter_rows(Run run) {
+  expect_exports_are_ends_of_shorter_rows(
+      run, [](const auto& got, const auto& want, const std::string& what) { EXPECT_EQ(got, want) << what; });
 }
 
 }  // namespace coluber

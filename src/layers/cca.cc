@@ -94,12 +94,7 @@ CcaProjection::CcaProjection(const CcaConfig& config, WeightLoader loader)
 
 std::vector<Shape> CcaProjection::get_state_shape() const {
   const int64_t ranks = engine_config_.parallel.tensor_parallel_size;
-  if (ranks < 1 || config_.num_kv_heads % ranks != 0) {
-    throw make_error(ErrorCode::kInvalidConfig,
-                     "layer '{}': {} key-value heads do not split over a tensor-parallel size of {}; choose a size "
-                     "that divides them",
-                     layer_name(), config_.num_kv_heads, ranks);
-  }
+  expect_even_shares(*this, "key-value heads", config_.num_kv_heads, ranks);
   std::vector<Shape> shapes = short_conv_state_shape(ranks, config_.channels(), config_.memory() + 1,
                                                      engine_config_.speculative.num_speculative_tokens);
   shapes.push_back(Shape{config_.kv_width() / 2 / ranks});
@@ -125,6 +120,7 @@ CcaProjection::LongRows CcaProjection::remember(const ForwardBatch& batch, const
   out.values = batch.workspace->take<float>(out.tokens * channels);
   out.starts = batch.workspace->take<int32_t>(out.rows + 1);
   out.starts[0] = 0;
+  export_windows(batch, metadata, kv_cache()[0], qk, channels, memory);
   for_rows(batch, metadata, kv_cache()[0],
            [&](int64_t r, const StateSlots& slots, int64_t slot, int64_t first, int64_t tokens) {
              out.starts[r + 1] = out.starts[r] + static_cast<int32_t>(memory + tokens);
@@ -212,6 +208,7 @@ void CcaProjection::delay_values(const ForwardBatch& batch, const float* x, floa
   float* delayed = batch.workspace->take<float>(tokens * half);
   v_current_.forward(batch, x, config_.hidden_size, tokens, v, 2 * half);
   v_delayed_.forward(batch, x, tokens, delayed);
+  export_windows(batch, metadata, kv_cache()[1], delayed, half, 1);
   for_rows(batch, metadata, kv_cache()[1],
            [&](int64_t, const StateSlots& slots, int64_t slot, int64_t first, int64_t count) {
              if (count == 0) return;

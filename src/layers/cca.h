@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,7 @@ class CcaProjection : public MambaBase {
   std::vector<std::string> get_state_names() const override { return {"conv", "recurrent"}; }
   std::vector<StateSplit> get_state_split(const std::vector<Shape>& whole) const override;
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kShortConv; }
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
 
   // x [T, hidden_size] to q [T, Hq, D], k [T, Hkv, D] (neither normed nor rotated) and v [T, Hkv, D].
   void forward(const ForwardBatch& batch, const float* x, float* q, float* k, float* v) const;

@@ -70,6 +70,7 @@ class GatedLinearAttention : public MambaBase {
   std::vector<DType> get_state_dtype() const override;
   std::vector<std::string> get_state_names() const override;
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kLinear; }
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
 
   // x [T, hidden_size] to y [T, hidden_size], overwritten unless `accumulate`; y must not overlap x.
   void forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate = false);

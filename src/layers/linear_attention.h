@@ -71,6 +71,7 @@ class LinearAttention : public MambaBase {
   std::vector<Shape> get_state_shape() const override;
   std::vector<DType> get_state_dtype() const override;
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kLinear; }
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
 
   // x [T, hidden_size] to y [T, hidden_size], overwritten unless `accumulate`; y must not overlap x.
   void forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate = false);

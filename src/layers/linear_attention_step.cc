@@ -62,8 +62,10 @@ void LinearAttentionStep::attend(GatedLinearAttentionArgs args, size_t state) co
   }
   if (metadata_.num_prefills > 0) {
     args.rows = metadata_.num_prefills;
-    const StagedState staged(layer_, batch_, state, slots(state, metadata_.num_decodes), args.rows);
+    const StagedState staged(layer_, batch_, state, slots(state, metadata_.num_decodes), args.rows,
+                             prefill_exports(batch_, metadata_.exports));
     args.state = staged.slots();
+    args.exports = staged.exports();
     args.query_start_loc = metadata_.query_start_loc.data() + metadata_.num_decodes;
     gated_linear_attention()(args, batch_);
     staged.write_back();
@@ -76,7 +78,7 @@ void LinearAttentionStep::convolve(CausalConv1dArgs args, size_t state) const {
   convolve_rows(args,
                 {decodes, slots(state, 0), metadata_.num_prefills, slots(state, decodes), 0,
                  metadata_.query_start_loc.data() + decodes},
-                StateExports{}, batch_);
+                prefill_exports(batch_, metadata_.exports), batch_);
 }
 
 }  // namespace coluber

@@ -96,6 +96,8 @@ void Mlstm::recall(const ForwardBatch& batch, const float* qkvo, const float* ga
     args.c = c.slots();
     args.n = step.slots(rows, 1);
     args.m = step.slots(rows, 2);
+    args.c_exports = c.exports();
+    args.nm_exports = step.exports(rows);
     args.query_start_loc = rows.query_start_loc;
     args.rows = rows.rows;
     args.tokens = rows.query_start_loc == nullptr ? rows.rows : rows.query_start_loc[rows.rows];

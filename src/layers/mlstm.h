@@ -45,6 +45,7 @@ class Mlstm final : public MambaBase {
   std::vector<std::string> get_state_names() const override { return {"c", "n", "m"}; }
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kCustom; }
   std::string_view custom_backend() const noexcept override { return "mlstm"; }
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
 
   // x [T, hidden_size] to y [T, hidden_size], overwritten unless `accumulate`; y must not overlap x.
   void forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate = false) const;

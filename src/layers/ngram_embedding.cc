@@ -129,6 +129,7 @@ NgramEmbedding::Rows NgramEmbedding::prefill_rows(const ForwardBatch& batch) con
   rows.query_start_loc = metadata.query_start_loc_p.data();
   rows.conv = prefill_slots(batch, metadata, kv_cache()[0]);
   rows.tokens = prefill_slots(batch, metadata, kv_cache()[1]);
+  rows.exports = prefill_exports(batch, metadata.exports);
   return rows;
 }
 
@@ -175,8 +176,10 @@ void NgramEmbedding::embed(const ForwardBatch& batch, const Rows& rows, float* o
     batch.thread_pool->parallel_for(length, 8, [&](int64_t first, int64_t last, int) {
       for (int64_t t = first; t < last; ++t) look_up(ids + before + t, out + (begin + t) * config_.embed_dim);
     });
-    for (int64_t i = 0; i < before; ++i)
-      store_state_element(rows.tokens.target(r), rows.tokens.dtype, i, static_cast<float>(ids[length + i]));
+    for (const RowPart part : RowParts(rows.tokens, rows.exports, r, 0, length)) {
+      for (int64_t i = 0; i < before; ++i)
+        store_state_element(rows.tokens.at(part.slot), rows.tokens.dtype, i, static_cast<float>(ids[part.end + i]));
+    }
   }
 }
 
@@ -223,8 +226,8 @@ void NgramEmbedding::convolve(const ForwardBatch& batch, const Rows& rows, const
 
 void NgramEmbedding::forward(const ForwardBatch& batch, float* streams) {
   const int64_t tokens = batch.num_tokens(), width = config_.width();
-  check_step(*this, {config_.conv_inputs() * width, config_.ngram_size - 1},
-             batch.metadata<ShortConvAttentionMetadata>(*this), tokens);
+  const auto& metadata = batch.metadata<ShortConvAttentionMetadata>(*this);
+  check_step(*this, {config_.conv_inputs() * width, config_.ngram_size - 1}, metadata, tokens);
   WorkspaceScope scope(*batch.workspace);
   float* embedded = batch.workspace->take<float>(tokens * config_.embed_dim);
   float* gated = batch.workspace->take<float>(tokens * width);
@@ -238,6 +241,7 @@ void NgramEmbedding::forward(const ForwardBatch& batch, float* streams) {
   embed(batch, prefills, embedded);
   gate(batch, embedded, streams, gated);
   norm_conv_.forward(batch, gated, tokens, normed);
+  export_windows(batch, metadata, kv_cache()[0], normed, width, config_.conv_inputs());
   convolve(batch, decodes, normed, convolved);
   convolve(batch, prefills, normed, convolved);
   for (int64_t i = 0; i < tokens * width; ++i) streams[i] += gated[i] + convolved[i];

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,7 @@ class NgramEmbedding : public MambaBase {
   std::vector<DType> get_state_dtype() const override;
   std::vector<std::string> get_state_names() const override { return config_.state_names; }
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kShortConv; }
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
   bool is_kv_cache_tp_replicated() const noexcept override { return true; }
 
   // Adds to the streams [T, S, D].
@@ -70,6 +72,7 @@ class NgramEmbedding : public MambaBase {
     int64_t count = 0;
     const int32_t* query_start_loc = nullptr;  // from `first`; null: one token a row
     StateSlots conv, tokens;
+    StateExports exports;
 
     int64_t begin(int64_t row) const { return first + (query_start_loc == nullptr ? row : query_start_loc[row]); }
   };

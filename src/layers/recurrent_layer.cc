@@ -14,6 +14,14 @@ std::string layer_name_of(const WeightLoader& loader) {
   return name;
 }
 
+void expect_even_shares(const MambaBase& layer, const char* heads, int64_t count, int64_t ranks, bool may_repeat) {
+  if (ranks >= 1 && (count % ranks == 0 || (may_repeat && ranks % count == 0))) return;
+  throw make_error(
+      ErrorCode::kInvalidConfig,
+      "layer '{}': {} {} do not split over a tensor-parallel size of {}; choose a size that divides them{}",
+      layer.layer_name(), count, heads, ranks, may_repeat ? " or is a multiple of them" : "");
+}
+
 void SizeChecks::expect_positive(const char* what, int64_t value) {
   expect(value > 0, fmt::format("{}: expected a positive number, found {}", what, value));
 }
@@ -80,6 +88,16 @@ void export_windows(const Execution& on, ConvWindowsArgs args, const StepRows& r
   args.rows = rows.prefills;
   args.exports = exports;
   conv_windows()(args, on);
+}
+
+void export_windows(const Execution& on, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
+                    const float* x, int64_t channels, int64_t taps) {
+  if (metadata.exports.starts.empty()) return;
+  ConvWindowsArgs windows;
+  windows.x = x;
+  windows.x_stride = windows.channels = channels;
+  windows.taps = taps;
+  export_windows(on, windows, step_rows(on, metadata, state), prefill_exports(on, metadata.exports));
 }
 
 void convolve_rows(CausalConv1dArgs args, const StepRows& rows, const StateExports& exports, const Execution& on) {

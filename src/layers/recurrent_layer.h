@@ -24,6 +24,11 @@ namespace coluber {
 // The loader's prefix without its last dot: "model.layers.2.mixer".
 std::string layer_name_of(const WeightLoader& loader);
 
+// Throws Error(kInvalidConfig) where so many tensor-parallel ranks cannot hold as many of the layer's `heads` each;
+// `may_repeat`: one head may be held by several.
+void expect_even_shares(const MambaBase& layer, const char* heads, int64_t count, int64_t ranks,
+                        bool may_repeat = false);
+
 // Collects what is wrong with a layer's sizes; `finish` throws one Error(kInvalidConfig) that lists all of it.
 class SizeChecks {
  public:
@@ -66,6 +71,9 @@ StateExports prefill_exports(const Execution& on, const PrefillExports& exports)
 // The windows of a convolution at those places, before the convolution. `args` says everything but rows and state, from
 // the step's first token on.
 void export_windows(const Execution& on, ConvWindowsArgs args, const StepRows& rows, const StateExports& exports);
+// The same where a step's state is the last `taps` of x [T, channels]: of those before each place that it wants.
+void export_windows(const Execution& on, const BaseMambaAttentionMetadata& metadata, const TensorView& state,
+                    const float* x, int64_t channels, int64_t taps);
 // A causal convolution of the rows, and its windows at the places of `exports`. `args` says everything but rows and
 // state, from the step's first token on.
 void convolve_rows(CausalConv1dArgs args, const StepRows& rows, const StateExports& exports, const Execution& on);

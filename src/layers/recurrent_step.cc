@@ -19,12 +19,17 @@ StateSlots RecurrentStep::slots(const RecurrentRows& rows, size_t state) const {
   return found;
 }
 
+StateExports RecurrentStep::exports(const RecurrentRows& rows) const {
+  return rows.query_start_loc == nullptr ? StateExports{} : prefill_exports(batch_, metadata_.exports);
+}
+
 void RecurrentStep::zero_padding(float* values, int64_t width) const {
   coluber::zero_padding(batch_, metadata_.num_decode_tokens + metadata_.num_prefill_tokens, values, width);
 }
 
 void RecurrentStep::token_shift(const float* x, int64_t cols, size_t state, float* delta) const {
   zero_padding(delta, cols);
+  export_windows(batch_, metadata_, layer_.kv_cache()[state], x, cols, 1);
   each([&](const RecurrentRows& rows) {
     TokenShiftArgs args;
     args.x = x + rows.first_token * cols;

@@ -35,9 +35,11 @@ class RecurrentStep {
       run(RecurrentRows{metadata_.num_decodes, metadata_.num_prefills, metadata_.query_start_loc_p.data()});
   }
   StateSlots slots(const RecurrentRows& rows, size_t state) const;
+  // The places inside these rows whose states are wanted; none in rows of one token.
+  StateExports exports(const RecurrentRows& rows) const;
   // The same for a state that may be of whole numbers.
   StagedState stage(const RecurrentRows& rows, size_t state) const {
-    return StagedState(layer_, batch_, state, slots(rows, state), rows.rows);
+    return StagedState(layer_, batch_, state, slots(rows, state), rows.rows, exports(rows));
   }
   // Of a tensor [T, width]: tokens that pad the batch have no row, and nothing else writes theirs.
   void zero_padding(float* values, int64_t width) const;

@@ -78,12 +78,7 @@ RgLru::RgLru(const RgLruConfig& config, WeightLoader loader)
 
 std::vector<Shape> RgLru::get_state_shape() const {
   const int64_t ranks = engine_config_.parallel.tensor_parallel_size;
-  if (ranks < 1 || config_.num_heads % ranks != 0) {
-    throw make_error(ErrorCode::kInvalidConfig,
-                     "layer '{}': {} RG-LRU heads do not split over a tensor-parallel size of {}; choose a size that "
-                     "divides them",
-                     layer_name(), config_.num_heads, ranks);
-  }
+  expect_even_shares(*this, "RG-LRU heads", config_.num_heads, ranks);
   const int64_t channels = config_.lru_width / ranks;
   std::vector<Shape> shapes =
       short_conv_state_shape(1, channels, config_.conv_kernel, engine_config_.speculative.num_speculative_tokens);
@@ -124,6 +119,7 @@ void RgLru::recur(const ForwardBatch& batch, const RecurrentStep& step, const fl
     args.x_stride = args.y_stride = args.gate_stride = args.channels = width;
     const StagedState state = step.stage(rows, 1);
     args.state = state.slots();
+    args.exports = state.exports();
     args.query_start_loc = rows.query_start_loc;
     args.rows = rows.rows;
     (rows.query_start_loc == nullptr ? rg_lru_update() : rg_lru())(args, batch);

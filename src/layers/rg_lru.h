@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,7 @@ class RgLru : public MambaBase {
   std::vector<StateSplit> get_state_split(const std::vector<Shape>& whole) const override;
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kCustom; }
   std::string_view custom_backend() const noexcept override { return "rg_lru"; }
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
 
   // x [T, hidden_size] to y [T, hidden_size], overwritten unless `accumulate`; y must not overlap x.
   void forward(const ForwardBatch& batch, const float* x, float* y, bool accumulate = false);

@@ -80,6 +80,7 @@ void Rwkv4TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, 
     args.numerator = step.slots(rows, 1);
     args.denominator = step.slots(rows, 2);
     args.maximum = step.slots(rows, 3);
+    args.exports = step.exports(rows);
     args.query_start_loc = rows.query_start_loc;
     args.rows = rows.rows;
     args.cols = inner;

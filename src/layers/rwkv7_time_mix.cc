@@ -188,6 +188,7 @@ void Rwkv7TimeMix::forward(const ForwardBatch& batch, const float* x, float* y, 
     args.y = s.out + at;
     const StagedState state = step.stage(rows, 1);
     args.state = state.slots();
+    args.exports = state.exports();
     args.query_start_loc = rows.query_start_loc;
     args.rows = rows.rows;
     args.num_heads = config_.num_heads;

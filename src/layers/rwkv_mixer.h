@@ -24,6 +24,7 @@ class RwkvMixer : public MambaBase {
  public:
   using MambaBase::MambaBase;
   MambaAttentionBackendEnum mamba_type() const override { return MambaAttentionBackendEnum::kCustom; }
+  std::optional<int64_t> get_prefill_checkpoint_alignment() const override { return 1; }
 
   // x [T, hidden_size] to y [T, hidden_size], which do not overlap. `carry` [T, hidden_size] is what a layer of the
   // step hands to later ones (RWKV-7: the first layer's values), null where the kind has none.

@@ -143,6 +143,21 @@ TEST_P(CacheModes, WarmEqualsColdInEveryMode) {
   }
 }
 
+// Every layer can leave its states inside a chunk, so none ends early for it.
+TEST_P(CacheModes, KeepingStatesCutsNoPrompt) {
+  const auto prompt = prompt_of(150, 1);
+  const auto steps_in = [&](MambaCacheMode mode) {
+    auto engine = Engine::load(options(mode));
+    run_one(*engine, prompt, 1);
+    return engine->stats().steps;
+  };
+  const int64_t uncut = steps_in(MambaCacheMode::kNone);
+  for (const auto mode : {MambaCacheMode::kAll, MambaCacheMode::kAlign, MambaCacheMode::kAuto}) {
+    if (mode == MambaCacheMode::kAll && families::replays(GetParam())) continue;  // refused, see replay_test.cc
+    EXPECT_EQ(steps_in(mode), uncut) << mamba_cache_mode_name(mode);
+  }
+}
+
 TEST_P(CacheModes, HitsAreRightAtEveryPromptLength) {
   auto engine = Engine::load(options(MambaCacheMode::kAuto));
   for (const int64_t length : {1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129}) {

@@ -122,19 +122,10 @@ TEST(DeltaRule, StatesInsideRowsAreThoseOfShorterRows) {
     for (const Problem& p : {Problem{2, 4, 48, 80, Decay::kHead}, Problem{1, 1, 16, 20},
                              Problem{2, 2, 16, 32, Decay::kChannel, DType::kBFloat16}}) {
       const Inputs inputs(p, 90);
-      const auto run_rows = [&](const std::vector<int32_t>& loc, const StateExports& exports, std::vector<float>& y) {
-        const std::vector<int32_t> slot = {1, 2};
-        const std::vector<uint8_t> initial = {1, 0};
-        StatePool states(7, inputs.state_elements(), p.dtype);
-        states.fill(1, 9);
-        y.assign(static_cast<size_t>(90 * inputs.width()), 0.0f);
-        DeltaRuleArgs args = inputs.args(states.slots(slot.data(), slot.data(), initial.data()), loc.data(), 2, y, 0);
-        args.exports = exports;
-        Workspace workspace;
-        function(args, pool, workspace);
-        return states;
-      };
-      expect_exports_are_ends_of_shorter_rows(run_rows);
+      expect_exports_are_ends_of_shorter_rows(
+          [&](const std::vector<int32_t>& loc, const StateExports& exports, std::vector<float>& y) {
+            return run_two_rows(inputs, p.dtype, function, pool, loc, exports, y);
+          });
     }
 }
 

@@ -9,8 +9,9 @@
 // The factor a <= 1 is one of three: constant a head (lightning attention, retention), a number a token (simple GLA),
 // or a number a token and key channel, which scales that row of S (GLA, HGRN2). Source: Yang et al., Gated Linear
 // Attention (arXiv 2312.06635). Logarithms are only ever raised to relative, never positive exponents, and factors are
-// only multiplied: nothing overflows however fast a state forgets. Chunks start at the row's first token, so only
-// rounding depends on how a prompt was cut. Arguments are borrowed for the call; rows must not share a dst slot.
+// only multiplied: nothing overflows however fast a state forgets. Chunks start at the row's first token and at
+// exports, so only rounding depends on how a prompt was cut. Arguments are borrowed for the call; rows must not share a
+// dst slot.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +49,7 @@ struct GatedLinearAttentionArgs {
   int64_t o_stride = 0;
   StateSlots state;                          // (H, K, V)
   const int32_t* query_start_loc = nullptr;  // [R+1]; not read by the update, whose row r is token r
+  StateExports exports;                      // not read by the update; a chunk ends at each
   int64_t rows = 0;
   int64_t num_heads = 0;
   int64_t key_dim = 0;    // K in [1, kMaxLinearKeyDim]

@@ -394,14 +394,25 @@ inline void linear_load_state(const GatedLinearAttentionArgs& args, const Linear
 }
 
 template <typename S>
-inline void linear_store_state(const GatedLinearAttentionArgs& args, const LinearTask& task, const LinearScratch& s) {
-  S* target = static_cast<S*>(args.state.target(task.row)) + linear_state_place(args, task);
+inline void linear_store_state(const GatedLinearAttentionArgs& args, const LinearTask& task, const LinearScratch& s,
+                               int32_t slot) {
+  S* target = static_cast<S*>(args.state.at(slot)) + linear_state_place(args, task);
   for (int64_t i = 0; i < s.n; ++i) {
     for (int64_t c = 0; c < s.np; c += kLanes) {
       const int lanes = static_cast<int>(std::min<int64_t>(kLanes, s.p - c));
       store_state_n(target + i * args.value_dim + c, load(s.s + i * s.np + c), lanes);
     }
   }
+}
+
+// What the row's tokens so far have left in its own slot.
+template <typename S>
+inline void linear_copy_state(const GatedLinearAttentionArgs& args, const LinearTask& task, int32_t slot) {
+  const int64_t place = linear_state_place(args, task);
+  const S* from = static_cast<const S*>(args.state.target(task.row)) + place;
+  S* to = static_cast<S*>(args.state.at(slot)) + place;
+  for (int64_t i = 0; i < args.key_dim; ++i)
+    std::memcpy(to + i * args.value_dim, from + i * args.value_dim, static_cast<size_t>(task.width) * sizeof(S));
 }
 
 // Token by token. The columns that a step takes at once go through all tokens before the next ones: their part of the
@@ -412,7 +423,10 @@ inline void linear_steps(const GatedLinearAttentionArgs& args, const LinearTask&
   for (int64_t c = 0; c < task.width; c += 4 * kLanes) {
     strip.column = task.column + c;
     strip.width = std::min<int64_t>(4 * kLanes, task.width - c);
-    for (int64_t t = begin; t < end; ++t) linear_step_token<S>(args, strip, t, t == begin);
+    for (const RowPart part : RowParts(args.state, args.exports, task.row, begin, end)) {
+      for (int64_t t = part.begin; t < part.end; ++t) linear_step_token<S>(args, strip, t, t == begin);
+      if (part.end < end) linear_copy_state<S>(args, strip, part.slot);
+    }
   }
 }
 
@@ -426,12 +440,14 @@ inline void linear_row(const GatedLinearAttentionArgs& args, const LinearTask& t
   LinearScratch s;
   linear_carve(args, task.width, memory, s);
   linear_load_state<S>(args, task, s);
-  if (args.decay != nullptr) {
-    channel_chunks(args, task, s, begin, end);
-  } else {
-    linear_chunks(args, task, s, begin, end);
+  for (const RowPart part : RowParts(args.state, args.exports, task.row, begin, end)) {
+    if (args.decay != nullptr) {
+      channel_chunks(args, task, s, part.begin, part.end);
+    } else {
+      linear_chunks(args, task, s, part.begin, part.end);
+    }
+    linear_store_state<S>(args, task, s, part.slot);
   }
-  linear_store_state<S>(args, task, s);
 }
 
 inline void gated_linear_attention(const GatedLinearAttentionArgs& args, ThreadPool& pool, Workspace& workspace) {

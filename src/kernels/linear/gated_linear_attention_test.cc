@@ -143,6 +143,27 @@ TEST(GatedLinearAttention, TokenByTokenNoCutOfAPromptChangesABit) {
   }
 }
 
+// Bit for bit where rows go token by token; in chunks, each place begins a new one.
+TEST(GatedLinearAttention, StatesInsideRowsAreThoseOfShorterRows) {
+  ThreadPool pool(2);
+  for (const Problem& p :
+       {Problem{Decay::kConstant, 4, 2, 24, 150}, Problem{Decay::kToken, 3, 1, 20, 36},
+        Problem{Decay::kChannel, 2, 1, 37, 50}, Problem{Decay::kChannel, 2, 2, 16, 20, DType::kBFloat16}})
+    for (const bool by_token : {true, false})
+      for_tiers(gated_linear_attention(), [&](GatedLinearAttentionFunction f) {
+        Inputs inputs(p, 90);
+        inputs.problem.by_token = by_token;
+        const auto run_rows = [&](const std::vector<int32_t>& loc, const StateExports& exports, std::vector<float>& o) {
+          return run_two_rows(inputs, p.dtype, f, pool, loc, exports, o);
+        };
+        if (by_token) return expect_exports_are_ends_of_shorter_rows(run_rows);
+        expect_exports_are_ends_of_shorter_rows(run_rows,
+                                                [&](const auto& got, const auto& want, const std::string& what) {
+                                                  expect_close(got, want, tolerance_of(p.dtype), what);
+                                                });
+      });
+}
+
 // Decays from none at all to those that leave nothing, side by side.
 TEST(GatedLinearAttention, CutsOfAPromptDifferByRoundingOnlyHoweverFastItForgets) {
   ThreadPool pool(2);

@@ -46,4 +46,20 @@ std::vector<float> run_pieces(const Inputs& inputs, int64_t tokens, int64_t piec
   return o;
 }
 
+// What expect_exports_are_ends_of_shorter_rows runs.
+template <typename Inputs, typename Function>
+StatePool run_two_rows(const Inputs& inputs, DType dtype, Function function, ThreadPool& pool,
+                       const std::vector<int32_t>& loc, const StateExports& exports, std::vector<float>& o) {
+  const std::vector<int32_t> slot = {1, 2};
+  const std::vector<uint8_t> initial = {1, 0};
+  StatePool states(7, inputs.state_elements(), dtype);
+  states.fill(1, 9);
+  o.assign(static_cast<size_t>(90 * inputs.width()), 0.0f);
+  auto args = inputs.args(states.slots(slot.data(), slot.data(), initial.data()), loc.data(), 2, o, 0);
+  args.exports = exports;
+  Workspace workspace;
+  function(args, pool, workspace);
+  return states;
+}
+
 }  // namespace coluber

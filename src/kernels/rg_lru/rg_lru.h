@@ -38,6 +38,7 @@ struct RgLruArgs {
   int64_t y_stride = 0;
   StateSlots state;                          // [C]
   const int32_t* query_start_loc = nullptr;  // [R+1]; not read by the update, whose row r is token r
+  StateExports exports;                      // none in an update; no bit of a result depends on them
   int64_t rows = 0;
   int64_t channels = 0;
 };

@@ -36,17 +36,11 @@ COLUBER_INLINE RgLruTerms rg_lru_terms(Vec x, Vec input_gate, Vec recurrent_gate
 
 COLUBER_INLINE Vec rg_lru_load(const float* p, int n) { return n == kLanes ? load(p) : load_n(p, n); }
 
-// Channels [c0, c1) of one row, tokens [begin, end).
-template <typename S>
-inline void rg_lru_channels(const RgLruArgs& args, int64_t row, int64_t begin, int64_t end, int64_t c0, int64_t c1) {
-  alignas(64) float h[kRgLruChannels];
-  const S* source = static_cast<const S*>(args.state.source(row));
-  for (int64_t c = c0; c < c1; c += kLanes) {
-    const int n = static_cast<int>(std::min<int64_t>(kLanes, c1 - c));
-    store(h + (c - c0), source == nullptr ? zero() : load_state_n(source + c, n));
-  }
+// Channels [c0, c1) of tokens [begin, end), whose state is `h`; `starts`: the first of them begins its sequence.
+COLUBER_INLINE void rg_lru_tokens(const RgLruArgs& args, int64_t begin, int64_t end, int64_t c0, int64_t c1,
+                                  bool starts, float* h) {
   for (int64_t t = begin; t < end; ++t) {
-    const bool first = source == nullptr && t == begin;
+    const bool first = starts && t == begin;
     for (int64_t c = c0; c < c1; c += kLanes) {
       const int n = static_cast<int>(std::min<int64_t>(kLanes, c1 - c));
       const int64_t gate = t * args.gate_stride + c;
@@ -61,10 +55,23 @@ inline void rg_lru_channels(const RgLruArgs& args, int64_t row, int64_t begin, i
       store_n(args.y + t * args.y_stride + c, next, n);
     }
   }
+}
+
+template <typename S>
+inline void rg_lru_channels(const RgLruArgs& args, int64_t row, int64_t begin, int64_t end, int64_t c0, int64_t c1) {
   if (begin == end) return;
-  S* target = static_cast<S*>(args.state.target(row));
-  for (int64_t c = c0; c < c1; c += kLanes)
-    store_state_n(target + c, load(h + (c - c0)), static_cast<int>(std::min<int64_t>(kLanes, c1 - c)));
+  alignas(64) float h[kRgLruChannels];
+  const S* source = static_cast<const S*>(args.state.source(row));
+  for (int64_t c = c0; c < c1; c += kLanes) {
+    const int n = static_cast<int>(std::min<int64_t>(kLanes, c1 - c));
+    store(h + (c - c0), source == nullptr ? zero() : load_state_n(source + c, n));
+  }
+  for (const RowPart part : RowParts(args.state, args.exports, row, begin, end)) {
+    rg_lru_tokens(args, part.begin, part.end, c0, c1, source == nullptr && part.begin == begin, h);
+    S* target = static_cast<S*>(args.state.at(part.slot));
+    for (int64_t c = c0; c < c1; c += kLanes)
+      store_state_n(target + c, load(h + (c - c0)), static_cast<int>(std::min<int64_t>(kLanes, c1 - c)));
+  }
 }
 
 void rg_lru_task(const RgLruArgs& args, int64_t row, int64_t begin, int64_t end, int64_t c0, int64_t c1) {

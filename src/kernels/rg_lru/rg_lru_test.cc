@@ -126,6 +126,27 @@ TEST(RgLru, ChunksAndStepsGiveTheBitsOfOnePass) {
   }
 }
 
+TEST(RgLru, StatesInsideRowsAreThoseOfShorterRows) {
+  ThreadPool pool(2);
+  const int64_t channels = 50;
+  const Inputs inputs(channels, 90);
+  const std::vector<int32_t> slot = {1, 2};
+  const std::vector<uint8_t> initial = {1, 0};
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16})
+    for_tiers(rg_lru(), [&](RgLruFunction f) {
+      expect_exports_are_ends_of_shorter_rows([&](const std::vector<int32_t>& loc, const StateExports& exports,
+                                                  std::vector<float>& y) {
+        StatePool states(7, channels, dtype);
+        states.fill(1, 9);
+        y.assign(static_cast<size_t>(90 * channels), 0.0f);
+        RgLruArgs args = inputs.args(states.slots(slot.data(), slot.data(), initial.data()), loc.data(), 2, y.data());
+        args.exports = exports;
+        f(args, pool);
+        return states;
+      });
+    });
+}
+
 // h = u at first, and with a decay of nearly 1 the input's factor is small and exact: sqrt(1 - a^2) without
 // cancellation.
 TEST(RgLru, ADecayNearOneKeepsItsDigits) {

@@ -41,6 +41,7 @@ struct MlstmArgs {
   StateSlots c;                              // (H, K, V)
   StateSlots n, m;                           // (H, K) and (H), float32; the slots of one row are the same
   const int32_t* query_start_loc = nullptr;  // [R+1]; null: row r is token r
+  StateExports c_exports, nm_exports;        // the same places; no bit of a result depends on them
   int64_t rows = 0;
   int64_t tokens = 0;  // of all rows
   int64_t num_heads = 0;

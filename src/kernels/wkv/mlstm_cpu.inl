@@ -69,19 +69,20 @@ inline void mlstm_normalisers(const MlstmArgs& args, int64_t row, int64_t head, 
                  static_cast<size_t>(keys) * sizeof(float));
     m = static_cast<const float*>(args.m.source(row))[head];
   }
-  for (int64_t t = mlstm_first(args, row); t < mlstm_first(args, row + 1); ++t) {
-    mlstm_token(args, t, head, n, m, scratch);
+  const RowParts parts(args.n, args.nm_exports, row, mlstm_first(args, row), mlstm_first(args, row + 1));
+  for (const RowPart part : parts) {
+    for (int64_t t = part.begin; t < part.end; ++t) mlstm_token(args, t, head, n, m, scratch);
+    float* left = static_cast<float*>(args.n.at(part.slot)) + head * keys;
+    if (left != n) std::memcpy(left, n, static_cast<size_t>(keys) * sizeof(float));
+    static_cast<float*>(args.m.at(part.slot))[head] = m;
   }
-  static_cast<float*>(args.m.target(row))[head] = m;
 }
 
 template <typename S>
-inline void mlstm_columns(const MlstmArgs& args, int64_t row, int64_t head, int64_t group, OuterHead& outer,
+inline void mlstm_columns(const MlstmArgs& args, int64_t head, int64_t group, OuterHead& outer,
                           const MlstmScratch& scratch) {
-  const int64_t heads = args.num_heads, place = head * args.key_dim * args.value_dim;
-  const S* source = static_cast<const S*>(args.c.source(row));
-  outer.source = source == nullptr ? nullptr : source + place;
-  outer.target = static_cast<S*>(args.c.target(row)) + place;
+  const int64_t heads = args.num_heads;
+  outer.place = head * args.key_dim * args.value_dim;
   outer_group<S>(outer, group, [&](int64_t t) {
     const int64_t at = t * heads + head;
     return OuterToken{scratch.r + at * args.key_dim, scratch.keep + at,
@@ -131,15 +132,18 @@ inline void mlstm(const MlstmArgs& args, ThreadPool& pool, Workspace& workspace)
     outer.keys = args.key_dim;
     outer.values = args.value_dim;
     outer.w_step = 0;
+    outer.state = args.c;
+    outer.exports = args.c_exports;
     outer.scratch = scratch.columns + thread * outer_scratch_floats(args.key_dim);
     for (int64_t task = first; task < last; ++task) {
       const int64_t row = task / (heads * groups), head = task / groups % heads, group = task % groups;
+      outer.row = row;
       outer.begin = mlstm_first(args, row);
       outer.end = mlstm_first(args, row + 1);
       const bool null = args.c.is_null(row);
       if (!null) {
         by_state_type(args.c.dtype,
-                      [&](auto type) { mlstm_columns<decltype(type)>(args, row, head, group, outer, scratch); });
+                      [&](auto type) { mlstm_columns<decltype(type)>(args, head, group, outer, scratch); });
       }
       mlstm_divide(args, row, head, group, null ? nullptr : scratch.inverse);
     }

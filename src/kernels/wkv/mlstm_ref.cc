@@ -27,15 +27,15 @@ Memory read(const MlstmArgs& args, int64_t row, int64_t head) {
   return memory;
 }
 
-void write(const MlstmArgs& args, int64_t row, int64_t head, const Memory& memory) {
+void write(const MlstmArgs& args, int32_t c_slot, int32_t nm_slot, int64_t head, const Memory& memory) {
   const int64_t keys = args.key_dim, cells = keys * args.value_dim;
   for (int64_t i = 0; i < cells; ++i)
-    store_state_element(args.c.target(row), args.c.dtype, head * cells + i,
+    store_state_element(args.c.at(c_slot), args.c.dtype, head * cells + i,
                         static_cast<float>(memory.c[static_cast<size_t>(i)]));
   for (int64_t i = 0; i < keys; ++i)
-    store_state_element(args.n.target(row), DType::kFloat32, head * keys + i,
+    store_state_element(args.n.at(nm_slot), DType::kFloat32, head * keys + i,
                         static_cast<float>(memory.n[static_cast<size_t>(i)]));
-  store_state_element(args.m.target(row), DType::kFloat32, head, static_cast<float>(memory.m));
+  store_state_element(args.m.at(nm_slot), DType::kFloat32, head, static_cast<float>(memory.m));
 }
 
 void step(const MlstmArgs& args, int64_t token, int64_t head, Memory& memory) {
@@ -80,8 +80,13 @@ void mlstm(const MlstmArgs& args, ThreadPool&, Workspace&) {
     }
     for (int64_t head = 0; head < args.num_heads; ++head) {
       Memory memory = read(args, row, head);
-      for (int64_t t = begin; t < end; ++t) step(args, t, head, memory);
-      write(args, row, head, memory);
+      const RowParts parts(args.c, args.c_exports, row, begin, end), beside(args.n, args.nm_exports, row, begin, end);
+      auto nm = beside.begin();
+      for (const RowPart part : parts) {
+        for (int64_t t = part.begin; t < part.end; ++t) step(args, t, head, memory);
+        write(args, part.slot, (*nm).slot, head, memory);
+        ++nm;
+      }
     }
   }
 }

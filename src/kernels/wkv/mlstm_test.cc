@@ -57,6 +57,14 @@ struct Pools {
     args.n = n.slots(src, dst, initial);
     args.m = m.slots(src, dst, initial);
   }
+  std::vector<float> slot(int64_t slot) const {
+    std::vector<float> all;
+    for (const StatePool* states : {&c, &n, &m}) {
+      const std::vector<float> state = states->slot(slot);
+      all.insert(all.end(), state.begin(), state.end());
+    }
+    return all;
+  }
 };
 
 std::vector<OpOutput> run(const Problem& p, const SlotRows& rows, bool update, MlstmFunction f, ThreadPool& pool) {
@@ -108,10 +116,8 @@ std::vector<float> in_pieces(const Inputs& in, int64_t tokens, int64_t piece, bo
     args.tokens = loc[1];
     mlstm()(args, pool, workspace);
   }
-  for (const StatePool* states : {&pools.c, &pools.n, &pools.m}) {
-    const std::vector<float> state = states->slot(1);
-    y.insert(y.end(), state.begin(), state.end());
-  }
+  const std::vector<float> state = pools.slot(1);
+  y.insert(y.end(), state.begin(), state.end());
   return y;
 }
 
@@ -122,6 +128,32 @@ TEST(Mlstm, CutsOfAPromptGiveTheSameBits) {
   for (int64_t piece : {1, 2, 3, 7, 64})
     EXPECT_EQ(in_pieces(in, 90, piece, false, pool), whole) << "pieces of " << piece;
   EXPECT_EQ(in_pieces(in, 90, 1, true, pool), whole) << "steps of one token";
+}
+
+TEST(Mlstm, StatesInsideRowsAreThoseOfShorterRows) {
+  ThreadPool pool(2);
+  const std::vector<int32_t> slot = {1, 2};
+  const std::vector<uint8_t> initial = {1, 0};
+  for (const Problem& p : {Problem{2, 24, 40}, Problem{1, 9, 7, DType::kBFloat16}}) {
+    const Inputs in(p, 90);
+    for_tiers(mlstm(), [&](MlstmFunction f) {
+      expect_exports_are_ends_of_shorter_rows(
+          [&](const std::vector<int32_t>& loc, const StateExports& exports, std::vector<float>& y) {
+            Pools pools(p, 7);
+            pools.c.fill(1, 9), pools.n.fill(1, 10), pools.m.fill(1, 11);
+            y.assign(static_cast<size_t>(90 * p.heads * p.values), 0.0f);
+            MlstmArgs args = in.args(0, y);
+            pools.bind(args, slot.data(), slot.data(), initial.data());
+            args.query_start_loc = loc.data();
+            args.c_exports = args.nm_exports = exports;
+            args.rows = 2;
+            args.tokens = loc[2];
+            Workspace workspace;
+            f(args, pool, workspace);
+            return pools;
+          });
+    });
+  }
 }
 
 // e^200 is no float32: only exponents relative to the largest may be raised.

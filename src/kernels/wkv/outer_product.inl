@@ -21,11 +21,13 @@ struct OuterToken {
 
 struct OuterHead {
   int64_t keys = 0, values = 0;
-  int64_t w_step = 1;            // 0: one decay for all keys
-  int64_t begin = 0, end = 0;    // tokens
-  const void* source = nullptr;  // S; null: zeros
-  void* target = nullptr;
-  float* scratch = nullptr;  // [K, kOuterVecs vectors]
+  int64_t w_step = 1;  // 0: one decay for all keys
+  StateSlots state;
+  StateExports exports;
+  int64_t place = 0;  // of S in a slot, in elements
+  int64_t row = 0;
+  int64_t begin = 0, end = 0;  // its tokens
+  float* scratch = nullptr;    // [K, kOuterVecs vectors]
 };
 
 inline int64_t outer_scratch_floats(int64_t keys) { return keys * kOuterVecs * kLanes; }
@@ -109,9 +111,10 @@ inline void outer_write(const OuterHead& head, S* target, int lanes) {
 template <typename S, int kVecs, typename TokenAt>
 inline void outer_columns(const OuterHead& head, int64_t column, int lanes, TokenAt&& token_at) {
   alignas(64) static const float kZeros[kOuterVecs * kLanes] = {};
-  const S* source = head.source == nullptr ? nullptr : static_cast<const S*>(head.source) + column;
-  S* target = static_cast<S*>(head.target) + column;
+  const S* source = static_cast<const S*>(head.state.source(head.row));
+  if (source != nullptr) source += head.place + column;
   if (head.end - head.begin == 1) {
+    S* target = static_cast<S*>(head.state.target(head.row)) + head.place + column;
     const OuterToken token[1] = {token_at(head.begin)};
     if (source == nullptr) {
       outer_sweep<1, kVecs>(token, head, column, lanes, kZeros, 0, target, head.values);
@@ -122,17 +125,19 @@ inline void outer_columns(const OuterHead& head, int64_t column, int lanes, Toke
   }
   constexpr int64_t kWidth = kVecs * kLanes;
   outer_read<kVecs>(head, source, lanes);
-  int64_t t = head.begin;
-  for (; t + kOuterTokens <= head.end; t += kOuterTokens) {
-    OuterToken tokens[kOuterTokens];
-    for (int i = 0; i < kOuterTokens; ++i) tokens[i] = token_at(t + i);
-    outer_sweep<kOuterTokens, kVecs>(tokens, head, column, lanes, head.scratch, kWidth, head.scratch, kWidth);
+  for (const RowPart part : RowParts(head.state, head.exports, head.row, head.begin, head.end)) {
+    int64_t t = part.begin;
+    for (; t + kOuterTokens <= part.end; t += kOuterTokens) {
+      OuterToken tokens[kOuterTokens];
+      for (int i = 0; i < kOuterTokens; ++i) tokens[i] = token_at(t + i);
+      outer_sweep<kOuterTokens, kVecs>(tokens, head, column, lanes, head.scratch, kWidth, head.scratch, kWidth);
+    }
+    for (; t < part.end; ++t) {
+      const OuterToken token[1] = {token_at(t)};
+      outer_sweep<1, kVecs>(token, head, column, lanes, head.scratch, kWidth, head.scratch, kWidth);
+    }
+    outer_write<kVecs>(head, static_cast<S*>(head.state.at(part.slot)) + head.place + column, lanes);
   }
-  for (; t < head.end; ++t) {
-    const OuterToken token[1] = {token_at(t)};
-    outer_sweep<1, kVecs>(token, head, column, lanes, head.scratch, kWidth, head.scratch, kWidth);
-  }
-  outer_write<kVecs>(head, target, lanes);
 }
 
 // Columns that one task may take alone.

@@ -33,6 +33,7 @@ struct Wkv4Args {
   float* y = nullptr;                          // [T, D]; may be r, k or v
   StateSlots numerator, denominator, maximum;  // (D) each, float32; the slots of one row are the same
   const int32_t* query_start_loc = nullptr;    // [R+1]; null: row r is token r
+  StateExports exports;                        // of all three; no bit of a result depends on them
   int64_t rows = 0;
   int64_t cols = 0;  // D
 };

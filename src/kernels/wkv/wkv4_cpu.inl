@@ -24,21 +24,23 @@ inline void wkv4_channels(const Wkv4Args& args, int64_t row, int64_t begin, int6
     largest = load_n(static_cast<const float*>(args.maximum.source(row)) + c, lanes);
   }
   const Vec decay = load_n(args.decay + c, lanes), first = load_n(args.first + c, lanes);
-  for (int64_t t = begin; t < end; ++t) {
-    const int64_t at = t * args.cols + c;
-    const Vec k = load_n(args.k + at, lanes), v = load_n(args.v + at, lanes);
-    Wkv4Shares share = wkv4_shares(largest, first + k);
-    const Vec mean = fma(share.first, num, share.second * v) / fma(share.first, den, share.second);
-    store_n(args.y + at, mean * sigmoidv(load_n(args.r + at, lanes)), lanes);
-    const Vec decayed = largest + decay;
-    share = wkv4_shares(decayed, k);
-    num = fma(share.first, num, share.second * v);
-    den = fma(share.first, den, share.second);
-    largest = max(decayed, k);
+  for (const RowPart part : RowParts(args.numerator, args.exports, row, begin, end)) {
+    for (int64_t t = part.begin; t < part.end; ++t) {
+      const int64_t at = t * args.cols + c;
+      const Vec k = load_n(args.k + at, lanes), v = load_n(args.v + at, lanes);
+      Wkv4Shares share = wkv4_shares(largest, first + k);
+      const Vec mean = fma(share.first, num, share.second * v) / fma(share.first, den, share.second);
+      store_n(args.y + at, mean * sigmoidv(load_n(args.r + at, lanes)), lanes);
+      const Vec decayed = largest + decay;
+      share = wkv4_shares(decayed, k);
+      num = fma(share.first, num, share.second * v);
+      den = fma(share.first, den, share.second);
+      largest = max(decayed, k);
+    }
+    store_n(static_cast<float*>(args.numerator.at(part.slot)) + c, num, lanes);
+    store_n(static_cast<float*>(args.denominator.at(part.slot)) + c, den, lanes);
+    store_n(static_cast<float*>(args.maximum.at(part.slot)) + c, largest, lanes);
   }
-  store_n(static_cast<float*>(args.numerator.target(row)) + c, num, lanes);
-  store_n(static_cast<float*>(args.denominator.target(row)) + c, den, lanes);
-  store_n(static_cast<float*>(args.maximum.target(row)) + c, largest, lanes);
 }
 
 inline void wkv4(const Wkv4Args& args, ThreadPool& pool) {

@@ -34,6 +34,7 @@ struct Wkv6Args {
   float* y = nullptr;                        // [T, H, N]; not an input
   StateSlots state;                          // (H, N, N) key by value
   const int32_t* query_start_loc = nullptr;  // [R+1]; null: row r is token r
+  StateExports exports;                      // no bit of a result depends on them
   int64_t rows = 0;
   int64_t num_heads = 0;
   int64_t head_dim = 0;  // N in [1, kMaxWkvHeadDim]

@@ -13,11 +13,9 @@ inline float wkv6_bonus(const Wkv6Args& args, int64_t at, int64_t channel) {
 }
 
 template <typename S>
-inline void wkv6_head(const Wkv6Args& args, int64_t row, int64_t head, OuterHead& outer) {
+inline void wkv6_head(const Wkv6Args& args, int64_t head, OuterHead& outer) {
   const int64_t n = args.head_dim, width = args.num_heads * n, channel = head * n;
-  const S* source = static_cast<const S*>(args.state.source(row));
-  outer.source = source == nullptr ? nullptr : source + channel * n;
-  outer.target = static_cast<S*>(args.state.target(row)) + channel * n;
+  outer.place = channel * n;
   for (int64_t group = 0; group < outer_groups(n); ++group) {
     outer_group<S>(outer, group, [&](int64_t t) {
       const int64_t at = t * width + channel;
@@ -37,13 +35,16 @@ inline void wkv6(const Wkv6Args& args, ThreadPool& pool, Workspace& workspace) {
     const SubnormalsAreZero guard;
     OuterHead outer;
     outer.keys = outer.values = n;
+    outer.state = args.state;
+    outer.exports = args.exports;
     outer.scratch = memory + thread * floats;
     for (int64_t i = first; i < last; ++i) {
       const int64_t row = i / args.num_heads, head = i % args.num_heads;
+      outer.row = row;
       outer.begin = args.query_start_loc == nullptr ? row : args.query_start_loc[row];
       outer.end = args.query_start_loc == nullptr ? row + 1 : args.query_start_loc[row + 1];
       if (!args.state.is_null(row)) {
-        by_state_type(args.state.dtype, [&](auto type) { wkv6_head<decltype(type)>(args, row, head, outer); });
+        by_state_type(args.state.dtype, [&](auto type) { wkv6_head<decltype(type)>(args, head, outer); });
         continue;
       }
       for (int64_t t = outer.begin; t < outer.end; ++t) {

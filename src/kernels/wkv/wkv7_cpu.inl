@@ -94,36 +94,46 @@ inline void wkv7_one(const Wkv7Args& args, const Wkv7Task& task, int64_t at, int
   }
 }
 
+// Tokens [begin, end) over the channels' state in scratch.
+template <int kVecs>
+inline void wkv7_tokens(const Wkv7Args& args, const Wkv7Task& task, int64_t begin, int64_t end, int64_t channel,
+                        int lanes) {
+  if (begin == end) return;
+  const Wkv7Place local{0, kLanes, kVecs * kLanes};
+  const int64_t n = args.head_dim, width = args.num_heads * n;
+  float* s = task.scratch;
+  Vec sum[kVecs];
+  wkv7_project<kVecs>(args.a + begin * width + task.head * n, n, s, local, lanes, sum);
+  for (int64_t t = begin; t + 1 < end; ++t) {
+    wkv7_token<kVecs, true>(args, t * width + task.head * n, channel, lanes, s, local, s, local, sum);
+  }
+  wkv7_token<kVecs, false>(args, (end - 1) * width + task.head * n, channel, lanes, s, local, s, local, sum);
+}
+
 template <int kVecs, typename S>
 inline void wkv7_channels(const Wkv7Args& args, const Wkv7Task& task, int64_t channel, int lanes) {
-  const int64_t n = args.head_dim, width = args.num_heads * n, block = channel / kWkv7Block * kWkv7Block;
+  const int64_t n = args.head_dim, block = channel / kWkv7Block * kWkv7Block;
   const int64_t row_stride = std::min(kWkv7Block, n - block);
   const int64_t vec_stride = kLanes == kWkv7Block ? n * kWkv7Block : kLanes;
   const Wkv7Place place{task.head * n * n + block * n + channel - block, vec_stride, row_stride};
-  const int64_t first = task.begin * width + task.head * n;
-  if (task.end - task.begin == 1) return wkv7_one<kVecs, S>(args, task, first, channel, lanes, place);
-  const Wkv7Place local{0, kLanes, kVecs * kLanes};
+  if (task.end - task.begin == 1) {
+    const int64_t at = (task.begin * args.num_heads + task.head) * n;
+    return wkv7_one<kVecs, S>(args, task, at, channel, lanes, place);
+  }
   float* s = task.scratch;
   const S* source = static_cast<const S*>(args.state.source(task.row));
-  S* target = static_cast<S*>(args.state.target(task.row));
   for (int64_t k = 0; k < n; ++k) {
     for (int c = 0; c < kVecs; ++c) {
       const int64_t shift = place.base + c * vec_stride + k * row_stride;
       store(s + k * kVecs * kLanes + c * kLanes, source == nullptr ? zero() : load_state_n(source + shift, lanes));
     }
   }
-  Vec sum[kVecs];
-  if (task.begin < task.end) wkv7_project<kVecs>(args.a + first, n, s, local, lanes, sum);
-  for (int64_t t = task.begin; t + 1 < task.end; ++t) {
-    wkv7_token<kVecs, true>(args, t * width + task.head * n, channel, lanes, s, local, s, local, sum);
-  }
-  if (task.begin < task.end) {
-    wkv7_token<kVecs, false>(args, (task.end - 1) * width + task.head * n, channel, lanes, s, local, s, local, sum);
-  }
-  for (int64_t k = 0; k < n; ++k) {
-    for (int c = 0; c < kVecs; ++c) {
-      store_state_n(target + place.base + c * vec_stride + k * row_stride, load(s + k * kVecs * kLanes + c * kLanes),
-                    lanes);
+  for (const RowPart part : RowParts(args.state, args.exports, task.row, task.begin, task.end)) {
+    wkv7_tokens<kVecs>(args, task, part.begin, part.end, channel, lanes);
+    S* target = static_cast<S*>(args.state.at(part.slot)) + place.base;
+    for (int64_t k = 0; k < n; ++k) {
+      for (int c = 0; c < kVecs; ++c)
+        store_state_n(target + c * vec_stride + k * row_stride, load(s + (k * kVecs + c) * kLanes), lanes);
     }
   }
 }

@@ -64,8 +64,19 @@ void run_wkv6(benchmark::State& state, int64_t tokens, int64_t layers) {
   Workspace workspace;
   for (auto _ : state) {
     for (int64_t layer = 0; layer < layers; ++layer)
-      wkv6()(Wkv6Args{p.r.data(), p.w.data(), kWidth, p.k.data(), p.v.data(), p.a.data(), p.y.data(), p.state(layer),
-                      p.starts(), 1, kHeads, kDim},
+      wkv6()(Wkv6Args{p.r.data(),
+                      p.w.data(),
+                      kWidth,
+                      p.k.data(),
+                      p.v.data(),
+                      p.a.data(),
+                      p.y.data(),
+                      p.state(layer),
+                      p.starts(),
+                      {},
+                      1,
+                      kHeads,
+                      kDim},
              pool, workspace);
   }
   count(state, p, 5.0);
@@ -77,8 +88,19 @@ void run_wkv7(benchmark::State& state, int64_t tokens, int64_t layers) {
   Workspace workspace;
   for (auto _ : state) {
     for (int64_t layer = 0; layer < layers; ++layer)
-      wkv7()(Wkv7Args{p.r.data(), p.w.data(), p.k.data(), p.v.data(), p.a.data(), p.b.data(), p.y.data(),
-                      p.state(layer), p.starts(), 1, kHeads, kDim},
+      wkv7()(Wkv7Args{p.r.data(),
+                      p.w.data(),
+                      p.k.data(),
+                      p.v.data(),
+                      p.a.data(),
+                      p.b.data(),
+                      p.y.data(),
+                      p.state(layer),
+                      p.starts(),
+                      {},
+                      1,
+                      kHeads,
+                      kDim},
              pool, workspace);
   }
   count(state, p, 9.0);

@@ -13,6 +13,11 @@ int64_t first_token(const Args& args, int64_t row) {
   return args.query_start_loc == nullptr ? row : args.query_start_loc[row];
 }
 
+template <typename Args>
+RowParts parts_of(const Args& args, const StateSlots& state, int64_t row) {
+  return RowParts(state, args.exports, row, first_token(args, row), first_token(args, row + 1));
+}
+
 void wkv4_channel(const Wkv4Args& args, int64_t row, int64_t c) {
   const DType dtype = DType::kFloat32;
   double num = 0.0, den = 0.0, largest = kWkv4NoMaximum;
@@ -21,34 +26,47 @@ void wkv4_channel(const Wkv4Args& args, int64_t row, int64_t c) {
     den = load_state_element(args.denominator.source(row), dtype, c);
     largest = load_state_element(args.maximum.source(row), dtype, c);
   }
-  for (int64_t t = first_token(args, row); t < first_token(args, row + 1); ++t) {
-    const int64_t at = t * args.cols + c;
-    const double k = args.k[at], v = args.v[at], newest = args.first[c] + k;
-    double top = std::max(largest, newest);
-    double old = std::exp(largest - top), now = std::exp(newest - top);
-    const double mean = (old * num + now * v) / (old * den + now);
-    args.y[at] = static_cast<float>(mean / (1.0 + std::exp(-static_cast<double>(args.r[at]))));
-    top = std::max(largest + args.decay[c], k);
-    old = std::exp(largest + args.decay[c] - top);
-    now = std::exp(k - top);
-    num = args.numerator.kept(old * num + now * v);
-    den = args.denominator.kept(old * den + now);
-    largest = args.maximum.kept(top);
+  for (const RowPart part : parts_of(args, args.numerator, row)) {
+    for (int64_t t = part.begin; t < part.end; ++t) {
+      const int64_t at = t * args.cols + c;
+      const double k = args.k[at], v = args.v[at], newest = args.first[c] + k;
+      double top = std::max(largest, newest);
+      double old = std::exp(largest - top), now = std::exp(newest - top);
+      const double mean = (old * num + now * v) / (old * den + now);
+      args.y[at] = static_cast<float>(mean / (1.0 + std::exp(-static_cast<double>(args.r[at]))));
+      top = std::max(largest + args.decay[c], k);
+      old = std::exp(largest + args.decay[c] - top);
+      now = std::exp(k - top);
+      num = args.numerator.kept(old * num + now * v);
+      den = args.denominator.kept(old * den + now);
+      largest = args.maximum.kept(top);
+    }
+    store_state_element(args.numerator.at(part.slot), dtype, c, static_cast<float>(num));
+    store_state_element(args.denominator.at(part.slot), dtype, c, static_cast<float>(den));
+    store_state_element(args.maximum.at(part.slot), dtype, c, static_cast<float>(largest));
   }
-  store_state_element(args.numerator.target(row), dtype, c, static_cast<float>(num));
-  store_state_element(args.denominator.target(row), dtype, c, static_cast<float>(den));
-  store_state_element(args.maximum.target(row), dtype, c, static_cast<float>(largest));
 }
 
-// One value channel of one head; `place(k)` is the element of the state that belongs to key k.
+// Calls token(t, s) for the tokens of a row; `s` is the state of one value channel of a head, whose element of key k is
+// at place(k) in a slot.
+template <typename Args, typename Place, typename Token>
+void run_channel(const Args& args, int64_t row, Place&& place, Token&& token) {
+  std::vector<double> s(static_cast<size_t>(args.head_dim), 0.0);
+  const void* source = args.state.source(row);
+  for (int64_t k = 0; k < args.head_dim && source != nullptr; ++k)
+    s[static_cast<size_t>(k)] = load_state_element(source, args.state.dtype, place(k));
+  for (const RowPart part : parts_of(args, args.state, row)) {
+    for (int64_t t = part.begin; t < part.end; ++t) token(t, s);
+    for (int64_t k = 0; k < args.head_dim; ++k)
+      store_state_element(args.state.at(part.slot), args.state.dtype, place(k),
+                          static_cast<float>(s[static_cast<size_t>(k)]));
+  }
+}
+
 template <typename Place>
 void wkv6_channel(const Wkv6Args& args, int64_t row, int64_t head, int64_t v, Place&& place) {
   const int64_t n = args.head_dim, width = args.num_heads * n, channel = head * n;
-  std::vector<double> s(static_cast<size_t>(n), 0.0);
-  const void* source = args.state.source(row);
-  for (int64_t k = 0; k < n && source != nullptr; ++k)
-    s[static_cast<size_t>(k)] = load_state_element(source, args.state.dtype, place(k));
-  for (int64_t t = first_token(args, row); t < first_token(args, row + 1); ++t) {
+  run_channel(args, row, place, [&](int64_t t, std::vector<double>& s) {
     const int64_t at = t * width + channel;
     double y = 0.0;
     for (int64_t k = 0; k < n; ++k) {
@@ -58,20 +76,13 @@ void wkv6_channel(const Wkv6Args& args, int64_t row, int64_t head, int64_t v, Pl
       cell = args.state.kept(args.w[t * args.w_stride + channel + k] * cell + product);
     }
     args.y[at + v] = static_cast<float>(y);
-  }
-  void* target = args.state.target(row);
-  for (int64_t k = 0; k < n; ++k)
-    store_state_element(target, args.state.dtype, place(k), static_cast<float>(s[static_cast<size_t>(k)]));
+  });
 }
 
 template <typename Place>
 void wkv7_channel(const Wkv7Args& args, int64_t row, int64_t head, int64_t v, Place&& place) {
   const int64_t n = args.head_dim, width = args.num_heads * n;
-  std::vector<double> s(static_cast<size_t>(n), 0.0);
-  const void* source = args.state.source(row);
-  for (int64_t k = 0; k < n && source != nullptr; ++k)
-    s[static_cast<size_t>(k)] = load_state_element(source, args.state.dtype, place(k));
-  for (int64_t t = first_token(args, row); t < first_token(args, row + 1); ++t) {
+  run_channel(args, row, place, [&](int64_t t, std::vector<double>& s) {
     const int64_t at = t * width + head * n;
     double projected = 0.0, y = 0.0;
     for (int64_t k = 0; k < n; ++k) projected += s[static_cast<size_t>(k)] * args.a[at + k];
@@ -82,10 +93,7 @@ void wkv7_channel(const Wkv7Args& args, int64_t row, int64_t head, int64_t v, Pl
       y += cell * args.r[at + k];
     }
     args.y[at + v] = static_cast<float>(y);
-  }
-  void* target = args.state.target(row);
-  for (int64_t k = 0; k < n; ++k)
-    store_state_element(target, args.state.dtype, place(k), static_cast<float>(s[static_cast<size_t>(k)]));
+  });
 }
 
 // Calls channel(row, head, v) for each row with a slot; the other rows' outputs are 0.

@@ -50,6 +50,7 @@ struct Rows {
   const int32_t* query_start_loc;
   int64_t rows;
   int64_t first = 0;
+  StateExports exports = {};
 };
 
 void call(Wkv6Function f, const Inputs& in, const Rows& rows, std::vector<float>& y, ThreadPool& pool) {
@@ -64,6 +65,7 @@ void call(Wkv6Function f, const Inputs& in, const Rows& rows, std::vector<float>
   args.y = y.data() + at;
   args.state = rows.state;
   args.query_start_loc = rows.query_start_loc;
+  args.exports = rows.exports;
   args.rows = rows.rows;
   args.num_heads = in.problem.heads;
   args.head_dim = in.problem.dim;
@@ -83,6 +85,7 @@ void call(Wkv7Function f, const Inputs& in, const Rows& rows, std::vector<float>
   args.y = y.data() + at;
   args.state = rows.state;
   args.query_start_loc = rows.query_start_loc;
+  args.exports = rows.exports;
   args.rows = rows.rows;
   args.num_heads = in.problem.heads;
   args.head_dim = in.problem.dim;
@@ -110,6 +113,7 @@ void call(Wkv4Function f, const Inputs& in, const Rows& rows, std::vector<float>
   args.denominator = shifted(rows.state, cols * 4);
   args.maximum = shifted(rows.state, 2 * cols * 4);
   args.query_start_loc = rows.query_start_loc;
+  args.exports = rows.exports;
   args.rows = rows.rows;
   args.cols = cols;
   f(args, pool);
@@ -212,6 +216,32 @@ TEST(Wkv, CutsOfAPromptGiveTheSameBits) {
   cuts_change_nothing(wkv4());
   cuts_change_nothing(wkv6());
   cuts_change_nothing(wkv7());
+}
+
+template <typename Function>
+void exports_are_ends_of_shorter_rows(const Operation<Function>& operation, DType dtype = DType::kFloat32) {
+  ThreadPool pool(2);
+  const Inputs in({2, 40}, 90);
+  const std::vector<int32_t> slot = {1, 2};
+  const std::vector<uint8_t> initial = {1, 0};
+  for_tiers(operation, [&](Function f) {
+    expect_exports_are_ends_of_shorter_rows(
+        [&](const std::vector<int32_t>& loc, const StateExports& exports, std::vector<float>& y) {
+          StatePool states(7, state_elements(f, in.problem), dtype);
+          fill(f, states, 1, in.problem);
+          y.assign(in.r.size(), 0.0f);
+          call(f, in, {states.slots(slot.data(), slot.data(), initial.data()), loc.data(), 2, 0, exports}, y, pool);
+          return states;
+        });
+  });
+}
+
+TEST(Wkv, StatesInsideRowsAreThoseOfShorterRows) {
+  exports_are_ends_of_shorter_rows(wkv4());
+  exports_are_ends_of_shorter_rows(wkv6());
+  exports_are_ends_of_shorter_rows(wkv6(), DType::kBFloat16);
+  exports_are_ends_of_shorter_rows(wkv7());
+  exports_are_ends_of_shorter_rows(wkv7(), DType::kFloat16);
 }
 
 TEST(Wkv, Wkv4BearsExponentsThatFloat32CannotRaise) {
