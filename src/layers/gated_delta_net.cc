@@ -103,8 +103,9 @@ std::vector<Shape> GatedDeltaNet::get_state_shape() const {
   sizes.head_k_dim = config_.head_k_dim;
   sizes.head_v_dim = config_.head_v_dim;
   sizes.conv_kernel = config_.conv_kernel;
-  return with_state_scales(gated_delta_net_state_shape(engine_config_.parallel.tensor_parallel_size, sizes,
-                                                       engine_config_.speculative.num_speculative_tokens),
+  const int64_t ranks = engine_config_.parallel.tensor_parallel_size;
+  expect_even_shares(*this, "key heads", config_.num_k_heads, ranks);
+  return with_state_scales(gated_delta_net_state_shape(ranks, sizes, engine_config_.speculative.num_speculative_tokens),
                            get_state_dtype());
 }
 

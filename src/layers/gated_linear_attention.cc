@@ -78,6 +78,7 @@ GatedLinearAttention::Input GatedLinearAttention::take_input(WeightLoader& loade
 
 std::vector<Shape> GatedLinearAttention::get_state_shape() const {
   const int64_t ranks = engine_config_.parallel.tensor_parallel_size;
+  expect_even_shares(*this, "linear attention heads", config_.num_heads, ranks);
   std::vector<Shape> shapes;
   for (const Input& input : inputs_)
     if (config_.conv_size > 0)

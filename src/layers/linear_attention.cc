@@ -101,9 +101,9 @@ LinearAttention::LinearAttention(const LinearAttentionConfig& config, WeightLoad
 }
 
 std::vector<Shape> LinearAttention::get_state_shape() const {
-  return with_state_scales(
-      linear_attention_state_shape(engine_config_.parallel.tensor_parallel_size, config_.num_heads, config_.head_dim),
-      get_state_dtype());
+  const int64_t ranks = engine_config_.parallel.tensor_parallel_size;
+  expect_even_shares(*this, "linear attention heads", config_.num_heads, ranks);
+  return with_state_scales(linear_attention_state_shape(ranks, config_.num_heads, config_.head_dim), get_state_dtype());
 }
 
 std::vector<DType> LinearAttention::get_state_dtype() const {

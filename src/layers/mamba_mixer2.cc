@@ -99,8 +99,9 @@ Mamba2StateSizes MambaMixer2::state_sizes() const {
 }
 
 std::vector<Shape> MambaMixer2::get_state_shape() const {
-  return with_state_scales(mamba2_state_shape(engine_config_.parallel.tensor_parallel_size, state_sizes(),
-                                              engine_config_.speculative.num_speculative_tokens),
+  const int64_t ranks = engine_config_.parallel.tensor_parallel_size;
+  expect_even_shares(*this, "groups", config_.n_groups, ranks, /*may_repeat=*/true);
+  return with_state_scales(mamba2_state_shape(ranks, state_sizes(), engine_config_.speculative.num_speculative_tokens),
                            get_state_dtype());
 }
 
