@@ -195,18 +195,14 @@ inline void delta_tokens(const DeltaRuleArgs& args, const DeltaTask& task, int64
   }
 }
 
-// `leave(slot)` stores the state of the moment.
+// `leave(slot)` stores the state of the moment; the last slot is the row's own.
 template <typename Leave>
 inline void delta_row(const DeltaRuleArgs& args, const DeltaTask& task, int64_t begin, int64_t end, DeltaReady& r,
                       float* s, const Leave& leave) {
-  int64_t t = begin;
-  for (int64_t i = args.exports.first(task.row); i < args.exports.last(task.row); ++i) {
-    const int64_t stop = begin + args.exports.offsets[i];
-    delta_tokens(args, task, t, stop, r, s);
-    leave(args.state.at(args.exports.slots[i]));
-    t = stop;
+  for (const RowPart part : RowParts(args.state, args.exports, task.row, begin, end)) {
+    delta_tokens(args, task, part.begin, part.end, r, s);
+    leave(args.state.at(part.slot));
   }
-  delta_tokens(args, task, t, end, r, s);
 }
 
 template <typename S>
@@ -214,10 +210,10 @@ inline void delta_run(const DeltaRuleArgs& args, const DeltaTask& task, int64_t 
                       float* scratch) {
   const int64_t head_size = args.key_dim * args.value_dim;
   const S* source = static_cast<const S*>(args.state.source(task.row));
-  S* target = static_cast<S*>(args.state.target(task.row)) + task.head * head_size;
   if (source != nullptr) source += task.head * head_size;
   if constexpr (std::is_same_v<S, float>) {
     if (args.value_dim % kDeltaBlock == 0) {  // in place
+      float* target = static_cast<float*>(args.state.target(task.row)) + task.head * head_size;
       float* blocks = target + task.b0 * kDeltaBlock * args.key_dim;
       const auto bytes = static_cast<size_t>((task.b1 - task.b0) * kDeltaBlock * args.key_dim) * sizeof(float);
       if (source == nullptr) {
@@ -226,8 +222,8 @@ inline void delta_run(const DeltaRuleArgs& args, const DeltaTask& task, int64_t 
         std::memcpy(blocks, source + task.b0 * kDeltaBlock * args.key_dim, bytes);
       }
       return delta_row(args, task, begin, end, r, blocks, [&](void* slot) {
-        std::memcpy(static_cast<float*>(slot) + (blocks - static_cast<float*>(args.state.target(task.row))), blocks,
-                    bytes);
+        float* to = static_cast<float*>(slot) + (blocks - static_cast<float*>(args.state.target(task.row)));
+        if (to != blocks) std::memcpy(to, blocks, bytes);
       });
     }
   }
@@ -235,7 +231,6 @@ inline void delta_run(const DeltaRuleArgs& args, const DeltaTask& task, int64_t 
   delta_row(args, task, begin, end, r, scratch, [&](void* slot) {
     delta_store_state(args, scratch, task.b0, task.b1, static_cast<S*>(slot) + task.head * head_size);
   });
-  delta_store_state(args, scratch, task.b0, task.b1, target);
 }
 
 inline void delta_zero_rows(const DeltaRuleArgs& args, const DeltaTask& task, int64_t begin, int64_t end) {

@@ -64,21 +64,16 @@ void run_head(const DeltaRuleArgs& args, int64_t row, int64_t head, int64_t begi
           load_state_element(source, args.state.dtype, head * dv * dk + delta_state_index(r, i, dv, dk));
     }
   }
-  const auto store_to = [&](void* slot) {
+  for (const RowPart part : RowParts(args.state, args.exports, row, begin, end)) {
+    for (int64_t t = part.begin; t < part.end; ++t) step(args, t, head, s);
     for (int64_t r = 0; r < dv; ++r) {
       for (int64_t i = 0; i < dk; ++i) {
-        store_state_element(slot, args.state.dtype, head * dv * dk + delta_state_index(r, i, dv, dk),
+        store_state_element(args.state.at(part.slot), args.state.dtype,
+                            head * dv * dk + delta_state_index(r, i, dv, dk),
                             static_cast<float>(s[static_cast<size_t>(r * dk + i)]));
       }
     }
-  };
-  int64_t next = args.exports.first(row);
-  for (int64_t t = begin; t < end; ++t) {
-    step(args, t, head, s);
-    if (next < args.exports.last(row) && t + 1 - begin == args.exports.offsets[next])
-      store_to(args.state.at(args.exports.slots[next++]));
   }
-  store_to(args.state.target(row));
 }
 
 }  // namespace

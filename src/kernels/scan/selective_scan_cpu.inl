@@ -143,27 +143,25 @@ inline void scan_row(const SelectiveScanArgs& args, int64_t row, int64_t begin, 
     groups[count] = scan_group(args, c);
     scan_load_group(args, groups[count], source, states + count * args.state_size * kLanes);
   }
-  int64_t next = args.exports.first(row);
-  for (int64_t tile = begin, tile_end = begin; tile < end; tile = tile_end) {
-    const int64_t stop = next < args.exports.last(row) ? begin + args.exports.offsets[next] : end;
-    tile_end = std::min(stop, tile + kScanTile);
-    for (int64_t i = 0; i < count; ++i) {
-      const ScanGroup& g = groups[i];
-      float* h = states + i * args.state_size * kLanes;
-      const bool last = i + 1 == count;
-      const int64_t next_token = last ? tile_end : tile;
-      const int64_t next_channel = last ? c0 : groups[i + 1].channel;
-      if (g.lanes == kLanes) {
-        scan_tile<true>(args, g, tile, tile_end, h, next_token, next_channel);
-      } else {
-        // The buffer is kLanes wide, `a` is not: masked lanes stay zero.
-        scan_tile<false>(args, g, tile, tile_end, h, next_token, next_channel);
+  for (const RowPart part : RowParts(args.state, args.exports, row, begin, end)) {
+    for (int64_t tile = part.begin, tile_end = part.begin; tile < part.end; tile = tile_end) {
+      tile_end = std::min(part.end, tile + kScanTile);
+      for (int64_t i = 0; i < count; ++i) {
+        const ScanGroup& g = groups[i];
+        float* h = states + i * args.state_size * kLanes;
+        const bool last = i + 1 == count;
+        const int64_t next_token = last ? tile_end : tile;
+        const int64_t next_channel = last ? c0 : groups[i + 1].channel;
+        if (g.lanes == kLanes) {
+          scan_tile<true>(args, g, tile, tile_end, h, next_token, next_channel);
+        } else {
+          // The buffer is kLanes wide, `a` is not: masked lanes stay zero.
+          scan_tile<false>(args, g, tile, tile_end, h, next_token, next_channel);
+        }
       }
     }
-    if (tile_end == stop && stop < end)
-      scan_store_groups<S>(args, groups, count, states, args.state.at(args.exports.slots[next++]));
+    scan_store_groups<S>(args, groups, count, states, args.state.at(part.slot));
   }
-  scan_store_groups<S>(args, groups, count, states, args.state.target(row));
 }
 
 template <typename S>

@@ -14,30 +14,26 @@ void scan(const SelectiveScanArgs& args, int64_t row, int64_t begin, int64_t end
   for (int64_t n = 0; n < args.state_size && source != nullptr; ++n) {
     h[n] = load_state_element(source, args.state.dtype, place(n));
   }
-  const auto store_to = [&](void* slot) {
+  for (const RowPart part : RowParts(args.state, args.exports, row, begin, end)) {
+    for (int64_t t = part.begin; t < part.end; ++t) {
+      const double x = args.x[t * args.x_stride + channel];
+      double dt = args.delta[t * args.delta_stride + channel];
+      if (args.delta_bias != nullptr) dt += args.delta_bias[channel];
+      if (dt <= 20.0) dt = std::log1p(std::exp(dt));
+      double y = args.d != nullptr ? args.d[channel] * x : 0.0;
+      for (int64_t n = 0; n < args.state_size; ++n) {
+        h[n] = args.state.kept(std::exp2(dt * args.a[place(n)]) * h[n] + dt * args.b[t * args.b_stride + n] * x);
+        y += args.c[t * args.c_stride + n] * h[n];
+      }
+      if (args.z != nullptr) {
+        const double z = args.z[t * args.z_stride + channel];
+        y *= z / (1.0 + std::exp(-z));
+      }
+      args.y[t * args.y_stride + channel] = static_cast<float>(y);
+    }
     for (int64_t n = 0; n < args.state_size; ++n)
-      store_state_element(slot, args.state.dtype, place(n), static_cast<float>(h[n]));
-  };
-  int64_t next = args.exports.first(row);
-  for (int64_t t = begin; t < end; ++t) {
-    const double x = args.x[t * args.x_stride + channel];
-    double dt = args.delta[t * args.delta_stride + channel];
-    if (args.delta_bias != nullptr) dt += args.delta_bias[channel];
-    if (dt <= 20.0) dt = std::log1p(std::exp(dt));
-    double y = args.d != nullptr ? args.d[channel] * x : 0.0;
-    for (int64_t n = 0; n < args.state_size; ++n) {
-      h[n] = args.state.kept(std::exp2(dt * args.a[place(n)]) * h[n] + dt * args.b[t * args.b_stride + n] * x);
-      y += args.c[t * args.c_stride + n] * h[n];
-    }
-    if (args.z != nullptr) {
-      const double z = args.z[t * args.z_stride + channel];
-      y *= z / (1.0 + std::exp(-z));
-    }
-    args.y[t * args.y_stride + channel] = static_cast<float>(y);
-    if (next < args.exports.last(row) && t + 1 - begin == args.exports.offsets[next])
-      store_to(args.state.at(args.exports.slots[next++]));
+      store_state_element(args.state.at(part.slot), args.state.dtype, place(n), static_cast<float>(h[n]));
   }
-  store_to(args.state.target(row));
 }
 
 void scan_row(const SelectiveScanArgs& args, int64_t row, int64_t begin, int64_t end) {

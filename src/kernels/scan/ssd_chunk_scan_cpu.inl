@@ -168,14 +168,11 @@ inline void ssd_row_by_tokens(const SsdArgs& args, int64_t row, int64_t h0, int6
   const int64_t begin = args.query_start_loc[row], end = args.query_start_loc[row + 1];
   const int64_t head_elements = args.head_dim * args.state_size;
   for (int64_t h = h0; h < h1; ++h) {
-    int64_t next = args.exports.first(row);
-    for (int64_t t = begin; t < end; ++t) {
-      ssd_step_token<S>(args, row, t, h, t == begin);
-      if (next == args.exports.last(row) || t + 1 - begin != args.exports.offsets[next]) continue;
-      std::memcpy(static_cast<S*>(args.state.at(args.exports.slots[next])) + h * head_elements,
-                  static_cast<const S*>(args.state.target(row)) + h * head_elements,
-                  static_cast<size_t>(head_elements) * sizeof(S));
-      ++next;
+    const S* own = static_cast<const S*>(args.state.target(row)) + h * head_elements;
+    for (const RowPart part : RowParts(args.state, args.exports, row, begin, end)) {
+      for (int64_t t = part.begin; t < part.end; ++t) ssd_step_token<S>(args, row, t, h, t == begin);
+      S* to = static_cast<S*>(args.state.at(part.slot)) + h * head_elements;
+      if (to != own) std::memcpy(to, own, static_cast<size_t>(head_elements) * sizeof(S));
     }
   }
 }
@@ -203,15 +200,11 @@ inline void ssd_row(const SsdArgs& args, const SsdPlan& plan, const SsdScratch& 
     ssd_load_state(source == nullptr ? nullptr : source + h * head_elements, args.head_dim, args.state_size, plan.np,
                    s.states + (h - h0) * args.state_size * plan.np);
   }
-  int64_t next = args.exports.first(row);
-  for (int64_t t = begin; t < end;) {
-    const int64_t stop = next < args.exports.last(row) ? begin + args.exports.offsets[next] : end;
-    const int64_t q = std::min(plan.chunk, stop - t);
-    ssd_chunk(args, plan, s, t, q, h0, h1);
-    t += q;
-    if (t == stop && t < end) ssd_store_states<S>(args, plan, s, args.state.at(args.exports.slots[next++]), h0, h1);
+  for (const RowPart part : RowParts(args.state, args.exports, row, begin, end)) {
+    for (int64_t t = part.begin; t < part.end; t += plan.chunk)
+      ssd_chunk(args, plan, s, t, std::min(plan.chunk, part.end - t), h0, h1);
+    ssd_store_states<S>(args, plan, s, args.state.at(part.slot), h0, h1);
   }
-  ssd_store_states<S>(args, plan, s, args.state.target(row), h0, h1);
 }
 
 inline void ssd_chunk_scan(const SsdArgs& args, ThreadPool& pool, Workspace& workspace) {

@@ -23,27 +23,23 @@ void scan(const SsdArgs& args, int64_t row, int64_t begin, int64_t end, int64_t 
   for (int64_t n = 0; n < args.state_size && source != nullptr; ++n) {
     s[n] = load_state_element(source, args.state.dtype, place + n);
   }
-  const auto store_to = [&](void* slot) {
-    for (int64_t n = 0; n < args.state_size; ++n)
-      store_state_element(slot, args.state.dtype, place + n, static_cast<float>(s[n]));
-  };
-  int64_t next = args.exports.first(row);
-  for (int64_t t = begin; t < end; ++t) {
-    const double dt = step_size(args, t, head);
-    const double decay = std::exp(dt * args.a[head]);
-    const double x = args.x[t * args.x_stride + head * args.head_dim + p];
-    const float* b = args.b + t * args.b_stride + group * args.state_size;
-    const float* c = args.c + t * args.c_stride + group * args.state_size;
-    double y = args.d != nullptr ? args.d[head] * x : 0.0;
-    for (int64_t n = 0; n < args.state_size; ++n) {
-      s[n] = args.state.kept(decay * s[n] + dt * x * b[n]);
-      y += s[n] * c[n];
+  for (const RowPart part : RowParts(args.state, args.exports, row, begin, end)) {
+    for (int64_t t = part.begin; t < part.end; ++t) {
+      const double dt = step_size(args, t, head);
+      const double decay = std::exp(dt * args.a[head]);
+      const double x = args.x[t * args.x_stride + head * args.head_dim + p];
+      const float* b = args.b + t * args.b_stride + group * args.state_size;
+      const float* c = args.c + t * args.c_stride + group * args.state_size;
+      double y = args.d != nullptr ? args.d[head] * x : 0.0;
+      for (int64_t n = 0; n < args.state_size; ++n) {
+        s[n] = args.state.kept(decay * s[n] + dt * x * b[n]);
+        y += s[n] * c[n];
+      }
+      args.y[t * args.y_stride + head * args.head_dim + p] = static_cast<float>(y);
     }
-    args.y[t * args.y_stride + head * args.head_dim + p] = static_cast<float>(y);
-    if (next < args.exports.last(row) && t + 1 - begin == args.exports.offsets[next])
-      store_to(args.state.at(args.exports.slots[next++]));
+    for (int64_t n = 0; n < args.state_size; ++n)
+      store_state_element(args.state.at(part.slot), args.state.dtype, place + n, static_cast<float>(s[n]));
   }
-  store_to(args.state.target(row));
 }
 
 void scan_row(const SsdArgs& args, int64_t row, int64_t begin, int64_t end) {
