@@ -186,8 +186,9 @@ struct Request {
   // The prompt, which may be empty then, follows what the session holds, its pending tokens first, in the batch like
   // any other. The session is the request's until that has ended; then it holds all of it, the answer's last token
   // pending. Of one that was aborted it holds what there was, of one that failed nothing: it is as before, to be
-  // computed anew. One answer; without prompt_logprobs, Pooling::kMean and, unless the session is new, cache_salt.
-  // What a session says after its first request is not kept for other prompts.
+  // computed anew. Without a seed it draws from the session's own stream; an empty prompt goes on with the answer
+  // before, if an answer came last. One answer; without prompt_logprobs, Pooling::kMean and, unless the session is new,
+  // cache_salt. What a session says after its first request is not kept for other prompts.
   std::shared_ptr<Session> session = {};
 };
 

@@ -37,7 +37,9 @@ struct Engine::Impl {
   struct ActiveRequest {
     Request request;  // without its prompt
     uint64_t seed = 0;
+    uint64_t first_draw = 0;  // of the seed's stream
     int64_t prompt_tokens = 0;
+    int64_t answer_start = 0;      // less than prompt_tokens where a session's answer goes on
     int64_t max_total_tokens = 0;  // prompt and output
     int64_t arrival = 0;
     int64_t num_made = 0;                  // answers begun

@@ -88,7 +88,7 @@ RequestId Engine::Impl::add_request(Request request) {
   const RequestId id = next_id++;
   ActiveRequest active;
   active.session_tokens = std::ssize(held_tokens(request));
-  active.prompt_tokens = active.session_tokens + std::ssize(request.prompt_ids);
+  active.prompt_tokens = active.answer_start = active.session_tokens + std::ssize(request.prompt_ids);
   active.max_total_tokens =
       active.prompt_tokens + std::min(loaded.config->max_model_len - active.prompt_tokens, request.sampling.max_tokens);
   active.arrival = id;
@@ -130,7 +130,8 @@ int64_t Engine::Impl::add_answer(RequestId id, ActiveRequest& request, std::uniq
   if (request.chooses() && !params.logprobs) params.logprobs = 0;  // to weigh the answers
   const TokenConstraint* constraint = request.request.constraint.get();
   Generation generation(std::move(params), request.seed + static_cast<uint64_t>(index), loaded.eos_token_ids,
-                        loaded.tokenizer.get(), 0, constraint != nullptr ? constraint->clone() : nullptr);
+                        loaded.tokenizer.get(), request.first_draw,
+                        constraint != nullptr ? constraint->clone() : nullptr);
   answers.emplace(number, Answer{id, index, std::move(sequence), std::move(generation), 0.0, {}});
   request.running.push_back(number);
   return number;
@@ -299,7 +300,7 @@ void Engine::Impl::advance(int64_t number, std::span<const float> logits, std::v
   Answer& answer = answers.at(number);
   const ActiveRequest& request = requests.at(answer.request);
   Sequence& sequence = *answer.sequence;
-  Generation::Result result = answer.generation.next(logits, sequence.tokens, request.prompt_tokens);
+  Generation::Result result = answer.generation.next(logits, sequence.tokens, request.answer_start);
   const bool failed = result.finish_reason == FinishReason::kError;
   if (failed) return fail_answer(number, result.error_code, result.error, outputs);
   if (!keep_states(number, outputs)) return;

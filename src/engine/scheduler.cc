@@ -69,11 +69,24 @@ void Scheduler::preempt_last() {
   preempted_ = true;
 }
 
+// Who waits may hold memory too: a session's states came with it. The lowest of those that rank below the entry is
+// copied aside, or computed anew when its turn comes.
+bool Scheduler::take_from_waiting(const Entry& entry) {
+  const auto last = std::find_if(waiting_.rbegin(), waiting_.rend(),
+                                 [](const Entry& other) { return other.sequence->state_slot != 0; });
+  if (last == waiting_.rend() || !goes_before(entry, *last)) return false;
+  memory_->preempt(*last->sequence);
+  preempted_ = true;
+  return true;
+}
+
 // Room for the tokens, at the cost of whoever ranks lower. False where there is none now: the entry keeps what it has
 // and waits for those before it, which take it if they must.
 bool Scheduler::make_room(const Entry& entry, int64_t num_tokens, bool may_preempt) {
   while (!memory_->grow(*entry.sequence, num_tokens)) {
-    if (!may_preempt || running_.back().id == entry.id) return false;
+    if (!may_preempt) return false;
+    if (take_from_waiting(entry)) continue;
+    if (running_.back().id == entry.id) return false;
     preempt_last();
   }
   return true;
@@ -138,7 +151,7 @@ void Scheduler::admit() {
     if (blocked || !memory_->start(*entry.sequence)) {
       blocked_id_ = entry.id;
       blocked_at_ = memory_->times_freed();
-      if (!preempt_for(entry)) return;
+      if (!preempt_for(entry) && (!running_.empty() || !take_from_waiting(entry))) return;
       continue;
     }
     blocked_id_ = 0;

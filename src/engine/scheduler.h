@@ -47,6 +47,7 @@ class Scheduler {
   int64_t chunk_tokens(const Entry& entry, const SequenceMemory& memory, int64_t budget) const;
   bool make_room(const Entry& entry, int64_t num_tokens, bool may_preempt);
   void preempt_last();
+  bool take_from_waiting(const Entry& entry);
   bool preempt_for(const Entry& entry);
   void plan_decodes();
   void plan_prefills();

@@ -217,6 +217,22 @@ TEST(Scheduler, PrioritiesGoFirstAndTakeThePlaceOfLowerOnes) {
 
 // Whatever the traffic and however small the memory: every request ends, none waits behind a later one for ever, and
 // limits hold at every step.
+TEST(Scheduler, WhoWaitsWithMemoryOfASessionGivesItToThoseBefore) {
+  Steps steps(config_of(64, 1), 6);
+  Sequence runs = sequence_of(12), waits = sequence_of(13, 12);
+  waits.state_slot = 1;
+  ASSERT_TRUE(steps.memory.grow(waits, 12));
+  ++steps.memory.holders;
+  steps.scheduler.add({1, &runs, 0, 1});
+  steps.scheduler.add({2, &waits, 0, 2});
+  steps.step();
+  EXPECT_EQ(steps.memory.preemptions, 0) << "three pages each: both fit";
+  steps.step();
+  EXPECT_EQ(steps.memory.preemptions, 1) << "a fourth for the first";
+  EXPECT_EQ(waits.state_slot, 0);
+  EXPECT_EQ(runs.num_computed_tokens, 13);
+}
+
 TEST(Scheduler, NobodyStarvesUnderRandomTraffic) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

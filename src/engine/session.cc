@@ -137,13 +137,17 @@ int64_t Session::memory_bytes() const noexcept {
   return s.sequence.state_slot != 0 ? s.engine.cache->bytes_for(s.sequence.num_computed_tokens) : 0;
 }
 
-void Session::set_pending(std::span<const int32_t> ids) {
-  impl_->check_here();
-  Sequence& sequence = impl_->sequence;
-  check_ids(ids, impl_->engine.loaded.model->info().vocab_size);
+void Session::Impl::put_pending(std::span<const int32_t> ids) {
   const std::vector<int32_t> copied(ids.begin(), ids.end());  // they may be the session's own
   sequence.tokens.resize(static_cast<size_t>(sequence.num_computed_tokens));
   sequence.tokens.insert(sequence.tokens.end(), copied.begin(), copied.end());
+}
+
+void Session::set_pending(std::span<const int32_t> ids) {
+  impl_->check_here();
+  check_ids(ids, impl_->engine.loaded.model->info().vocab_size);
+  if (!std::ranges::equal(ids, pending())) impl_->answer_start = kNoAnswer;
+  impl_->put_pending(ids);
 }
 
 void Session::extend(std::span<const int32_t> ids, int64_t chunk,
@@ -203,7 +207,7 @@ RequestOutput Session::generate(
     }
     tokens.push_back(result.token.id);
     const int32_t id = result.token.id;
-    set_pending(std::span(&id, 1));
+    s.put_pending(std::span(&id, 1));
     ++s.sampler.position;
     s.fresh_tokens = 0;
     const bool wants_more = !on_token || on_token(result.token, result.text);

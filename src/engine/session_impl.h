@@ -36,6 +36,8 @@ struct Session::Impl {
   // another length's way: nobody hears of them again.
   void compute(int64_t step, int64_t told, const std::function<void(const float*, int64_t)>& on_logits);
 
+  void put_pending(std::span<const int32_t> ids);
+
   // Throws where a request has the session.
   void check_here() const;
   SessionImage image() const;

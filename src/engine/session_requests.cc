@@ -34,6 +34,11 @@ void Engine::Impl::check_session(const Request& request) const {
 
 std::unique_ptr<Sequence> Engine::Impl::take_session(ActiveRequest& request, RequestId id) {
   Session::Impl& session = *request.request.session->impl_;
+  const bool goes_on = request.request.prompt_ids.empty() && session.answer_start != kNoAnswer;
+  session.choose_stream(request.request.sampling, goes_on);
+  request.seed = session.sampler.seed;
+  request.first_draw = static_cast<uint64_t>(session.sampler.position);
+  if (goes_on) request.answer_start = session.answer_start;
   session.is_lent = true;
   session.last_logits.clear();
   session.answer_start = kNoAnswer;
@@ -49,6 +54,9 @@ void Engine::Impl::give_session_back(ActiveRequest& request, Sequence& sequence,
     cache->release(sequence);
     sequence.tokens.resize(static_cast<size_t>(request.session_tokens));
     cache->follow_length(sequence);
+  } else if (sequence.num_tokens() > request.prompt_tokens) {
+    session.sampler.position += sequence.num_tokens() - request.prompt_tokens;
+    session.answer_start = request.answer_start;
   }
   cache->become_session(sequence);
   session.sequence = std::move(sequence);

@@ -33,6 +33,51 @@ class Sessions(BatchTest):
         ran = self.succeeds("run", TINY, "--session", self.session, "--prompt-ids", "30", "-n", 2, "--json")
         self.assertEqual(json.loads(ran.out)["usage"]["cached_tokens"], len(held) + 2 + 4)
 
+    def test_sessions_run_beside_one_another_and_each_in_its_own_order(self):
+        files = [str(self.folder / f"{i}.session") for i in range(4)]
+        turns = [self.line(f"{turn}.{i}", [*PROMPT, i, turn], session=path, priority=-turn)
+                 for turn in range(3) for i, path in enumerate(files)]
+        turns[4]["session"] = str(self.folder / "." / "0.session")  # another name for the first
+        together = self.batch(TINY, "--scheduling-policy", "priority", "--stats", self.stats, requests=turns)
+        steps = self.statistics()["steps"]
+        for i in range(4):
+            held = []
+            for turn in range(3):
+                told = together[json.dumps(f"{turn}.{i}")]
+                self.assertEqual(told["usage"]["prompt_tokens"], len(held) + len(PROMPT) + 2)
+                self.assertEqual(told["usage"]["cached_tokens"], max(len(held) - 1, 0))
+                held += [*PROMPT, i, turn] + told["outputs"][0]["ids"]
+        for path in files:
+            Path(path).unlink()
+        self.output.unlink()
+        alone = self.batch(TINY, "--max-num-seqs", "1", "--stats", self.stats, requests=turns)
+        self.assertEqual({k: v["outputs"] for k, v in alone.items()}, {k: v["outputs"] for k, v in together.items()})
+        self.assertLess(steps, self.statistics()["steps"] / 2)
+        self.assertEqual(self.statistics()["leaked_slots"], 0)
+
+    def test_sessions_for_which_there_is_no_memory_wait(self):
+        lines = [self.line(f"{turn}.{i}", [i + 1, turn + 1] * 40, session=str(self.folder / f"{i}.session"), max_tokens=20)
+                 for turn in range(2) for i in range(12)]
+        lines += [{"id": i, "prompt_ids": [i + 20, 3] * 40, "max_tokens": 20, "ignore_eos": True} for i in range(12)]
+        def answers(*flags):
+            for path in self.folder.glob("*.session"):
+                path.unlink()
+            self.output.unlink(missing_ok=True)
+            return {k: v["outputs"] for k, v in self.batch(TINY, "--deterministic", *flags, "--stats", self.stats, requests=lines).items()}
+        free = answers()
+        self.assertEqual(answers("--kv-cache-memory-bytes", 300000), free)  # for about three of them
+        self.assertEqual(self.statistics()["requests"]["failed"], 0)
+        self.assertEqual(self.statistics()["leaked_slots"], 0)
+
+    def test_a_line_with_a_session_may_have_a_form_and_a_new_session_a_salt(self):
+        results = self.batch(None, requests=[
+            {"id": 1, "prompt": "Once upon a time", "session": self.session, "cache_salt": "mine", "structured_outputs": {"choice": ["red", "blue"]}},
+            {"id": 2, "prompt": " or ", "session": self.session, "max_tokens": 2},
+            {"id": 3, "prompt": " or ", "session": self.session, "cache_salt": "mine"}])
+        self.assertIn(results["1"]["outputs"][0]["text"], ["red", "blue"])
+        self.assertEqual(len(results["2"]["outputs"][0]["ids"]), 2)
+        self.assertIn("cache_salt", results["3"]["error"]["message"])
+
     def test_a_broken_session_ends_its_line_alone_and_stays(self):
         Path(self.session).write_bytes(b"no session at all")
         results = self.batch(TINY, requests=[self.line("bad", PROMPT), {"id": "good", "prompt_ids": PROMPT, "max_tokens": 3}])

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`coluber batch`: results as of single runs, bad lines, resuming, torn lines, Ctrl-C, what the cache gave."""
 import json
-import os
 import random
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import unittest
 from pathlib import Path
 
 from harness import DATA, INTERRUPTED, PROGRAM, SANITIZED, SECONDS, USAGE, CliTest, environment
+from mixed_batch import Comparison, mixed_requests
 
 MISS_REASONS = {None, "disabled", "too_short", "no_common_prefix", "different_adapter_or_salt",
                 "no_checkpoint_before_divergence", "evicted"}
@@ -177,47 +177,35 @@ class Cache(BatchTest):
                 self.assertGreater(got["2"]["cache"]["hit_tokens"], 100)
 
 
-def mixed_requests(count, seed, longest, vocab):
-    """Lengths 1 to `longest`, a third of them behind shared prefixes, one in twenty cancelled."""
-    rng = random.Random(seed)
-    prefixes = [[rng.randrange(3, vocab) for _ in range(rng.randrange(longest // 8, longest // 2))] for _ in range(5)]
-    requests = []
-    for i in range(count):
-        length = int(longest ** rng.random())
-        ids = [rng.randrange(3, vocab) for _ in range(max(1, length))]
-        if rng.random() < 0.3:
-            ids = (rng.choice(prefixes) + ids)[:longest]
-        request = {"id": f"r{i}", "prompt_ids": ids, "max_tokens": rng.randrange(1, 24), "ignore_eos": True, "temperature": 0}
-        if rng.random() < 0.05:
-            request["cancel_after_tokens"] = rng.randrange(0, 8)
-        requests.append(request)
-    return requests
-
-
 class Mixed(BatchTest):
-    """The same requests one at a time without a cache are the truth."""
+    """The same requests one at a time without a cache are the truth; mixed_batch.py is the long form."""
 
     def test_many_in_a_small_pool_give_the_tokens_of_each_alone(self):
-        count = int(os.environ.get("COLUBER_BATCH_REQUESTS", "200" if SANITIZED else "2000"))
-        longest = int(os.environ.get("COLUBER_BATCH_LONGEST", "400"))
-        pool = 1000 * longest  # for about a tenth of what runs at once
-        requests = mixed_requests(count, seed=5, longest=longest, vocab=60)
-        alone = self.batch(TINY, "--no-enable-prefix-caching", "--max-num-seqs", "1", "--max-num-batched-tokens", "512", requests=requests)
-        self.output.unlink()
-        got = self.batch(TINY, "--max-num-seqs", "32", "--max-num-batched-tokens", "96", "--kv-cache-memory-bytes", pool, "--stats", self.stats)
-        self.assertEqual(len(got), count)
-        for request in requests:
-            name = json.dumps(request["id"])
-            want, have = alone[name]["outputs"][0], got[name]["outputs"][0]
-            self.assertEqual(have["ids"], want["ids"], name)
-            self.assertEqual(have["finish_reason"], want["finish_reason"], name)
-            self.assertNotIn("error", got[name])
-        stats = self.statistics()
-        self.assertEqual(stats["leaked_slots"], 0)
-        self.assertEqual(stats["requests"]["failed"], 0)
-        self.assertGreater(stats["hit_tokens"], 0)
-        gave_way = stats["preemptions"] + stats["checkpoints"]["evicted"]
-        self.assertGreater(gave_way, 0, "the pool was meant to be too small for all")
+        requests = mixed_requests(200 if SANITIZED else 1000, seed=5, longest=400, vocab=60)
+        comparison = Comparison(TINY, requests, self.folder)
+        comparison.pool = 400000  # for about a tenth of what runs at once
+        self.assertEqual(comparison.sample_of_run(5), [])
+        for deterministic in (True, False):
+            row, wrong = comparison.run("auto", deterministic)
+            self.assertEqual(wrong, [])
+            self.assertEqual(row["leaked"], 0)
+            self.assertGreater(row["hit_rate"], 0)
+            self.assertGreater(row["preemptions"], 0, "the pool was meant to be too small for all")
+
+    def test_auto_computes_little_more_than_one_who_forgets_nothing(self):
+        comparison = Comparison(TINY, mixed_requests(500, seed=6, longest=1000, vocab=60), self.folder)
+        row, wrong = comparison.run("auto", True)
+        self.assertEqual(wrong, [])
+        self.assertLess(row["of_oracle"], 1.15)
+        self.assertGreater(row["evicted"], 0, "the pool was meant for a part of them")
+
+    def test_a_wrong_answer_is_told(self):
+        requests = mixed_requests(20, seed=7, longest=40, vocab=60)
+        comparison = Comparison(TINY, requests, self.folder)
+        output = comparison.alone["r3"]["outputs"][0]
+        output["ids"][0] += 1
+        self.assertEqual([one[:2] for one in comparison.run("auto", False)[1]], [("r3", 0)])
+        self.assertIn("r3", [one[0] for one in comparison.sample_of_run(20)])
 
 
 class Resuming(BatchTest):

@@ -50,11 +50,11 @@ class Result:
         return f"exit {self.code}\n--- stdout\n{self.out[-2000:]}\n--- stderr\n{self.err[-2000:]}"
 
 
-def coluber(*args, stdin=b"", env=None, stdout=subprocess.PIPE):
+def coluber(*args, stdin=b"", env=None, stdout=subprocess.PIPE, seconds=SECONDS):
     if isinstance(stdin, str):
         stdin = stdin.encode()
     words = [PROGRAM] + [a if isinstance(a, bytes) else str(a) for a in args]
-    return Result(subprocess.run(words, input=stdin, stdout=stdout, stderr=subprocess.PIPE, timeout=SECONDS,
+    return Result(subprocess.run(words, input=stdin, stdout=stdout, stderr=subprocess.PIPE, timeout=seconds,
                                  env=env or environment()))
 
 

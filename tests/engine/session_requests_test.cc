@@ -3,7 +3,9 @@
 // Requests that go on from a session, in the batch with others: for every family they say what the whole text as one
 // prompt would say, whatever becomes of them in between.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <map>
 #include <stdexcept>
 
@@ -169,6 +171,35 @@ TEST_P(SessionRequests, LeaveTheSessionAsItWasOrAsFarAsTheyCame) {
   EXPECT_EQ(Ids(held.end() - 40, held.end()), prompt_of(40, 4)) << "its prompt, of which a part was read";
   EXPECT_EQ(run(*engine, turn(session, {})).ids, alone(held));
   EXPECT_EQ(engine->stats().leaked_slots, 0);
+}
+
+TEST_P(SessionRequests, DrawFromTheStreamOfTheirSession) {
+  SamplingParams sampling = greedy(6);
+  sampling.temperature = 1.5f;
+  sampling.frequency_penalty = 0.5f;
+  const auto answer = [&](Engine& engine, const std::shared_ptr<Session>& session, Ids ids, int64_t tokens) {
+    Request request = turn(session, std::move(ids), tokens);
+    sampling.max_tokens = tokens;
+    request.sampling = sampling;
+    return run(engine, std::move(request)).ids;
+  };
+  auto engine = Engine::load(options());
+  std::shared_ptr<Session> session = engine->open_session();
+  const Ids first = answer(*engine, session, first_, 3);
+  const std::string path = testing::TempDir() + "coluber_stream_" + GetParam() + std::to_string(::getpid());
+  session->save(path);
+  const Ids rest = answer(*engine, session, {}, 5);
+
+  auto later = Engine::load(options());
+  std::shared_ptr<Session> restored = later->open_session();
+  restored->load(path);
+  std::remove(path.c_str());
+  EXPECT_EQ(answer(*later, restored, {}, 5), rest) << "the file holds where its stream is";
+
+  sampling.seed = 11;
+  const Ids whole = answer(*later, later->open_session(), first_, 8);
+  std::shared_ptr<Session> parts = later->open_session();
+  EXPECT_EQ(joined({answer(*later, parts, first_, 3), answer(*later, parts, {}, 5)}), whole);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, SessionRequests, testing::ValuesIn(families::names()),

@@ -271,9 +271,6 @@ void read_session(Fields& fields, BatchRequest& request) {
     fields.problem("a 'session' goes on with one answer: leave out 'n', 'best_of' and 'beam_width'");
   if (request.sampling.prompt_logprobs)
     fields.problem("'prompt_logprobs' do not go with 'session': what it holds is not computed again");
-  if (request.form) fields.problem(fmt::format("'{}' does not go with 'session'", request.form->param));
-  if (!request.cache_salt.empty())
-    fields.problem("'cache_salt' does not go with 'session': a session shares nothing with others");
 }
 
 void read_serving(Fields& fields, BatchRequest& request) {

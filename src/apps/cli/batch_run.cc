@@ -80,21 +80,29 @@ void BatchRun::check_lines() {
       write_problem(id, line.number, ErrorCode::kInvalidArgument, parsed.problem);
     } else {
       const bool by_priority = engine_.config().scheduler.by_priority;
-      coming_.push_back({&line, by_priority ? parsed.request.priority : 0, parsed.request.arrival_s});
+      coming_.push_back({&line, file_of(parsed.request.session), by_priority ? parsed.request.priority : 0,
+                         parsed.request.arrival_s});
       if (parsed.request.priority != 0) ++counts_.with_priority;
     }
   }
   std::stable_sort(coming_.begin(), coming_.end(),
                    [](const Waiting& a, const Waiting& b) { return a.arrival_s < b.arrival_s; });
+  chain_sessions();
 }
 
 void BatchRun::admit() {
   const double now = now_s();
   while (next_ < coming_.size() && coming_[next_].arrival_s <= now) arrived_.push(coming_[next_++]);
-  while (sessions_.empty() && active_.size() < max_active_ && !arrived_.empty() && !interrupted()) {
+  while (active_.size() < max_active_ && !arrived_.empty() && !interrupted()) {
     const Waiting waiting = arrived_.top();
+    // A session brings its states: one that has no row yet would only take memory.
+    if (!waiting.session.empty() && std::cmp_greater_equal(active_.size(), engine_.config().scheduler.max_num_seqs))
+      return;
     arrived_.pop();
-    start(waiting);
+    if (!start(waiting)) {
+      arrived_.push(waiting);
+      return;
+    }
   }
 }
 
@@ -109,46 +117,51 @@ Request BatchRun::make_request(const BatchRequest& given) const {
   request.priority = given.priority;
   request.cache_salt = given.cache_salt;
   request.constraint = constraint_for(given);
-  if (!given.prompt_ids.empty()) {
-    request.prompt_ids = given.prompt_ids;
-    return request;
-  }
+  return request;
+}
+
+std::vector<int32_t> BatchRun::prompt_ids(const BatchRequest& given) const {
+  if (!given.prompt_ids.empty()) return given.prompt_ids;
   if (!engine_.has_tokenizer()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "this model has no tokenizer (tokenizer.json or its like), so it cannot read text; give 'prompt_ids'");
   }
-  if (given.prompt) {
-    request.prompt_ids = engine_.encode(*given.prompt, true);
-  } else {
-    // The template writes the special tokens itself.
-    request.prompt_ids = engine_.encode_chat(
-        engine_.render_chat(given.messages->dump(), true, given.tools_json, given.template_kwargs_json));
-  }
-  if (request.prompt_ids.empty()) {
+  // The template writes the special tokens itself.
+  std::vector<int32_t> ids = given.prompt
+                                 ? engine_.encode(*given.prompt, true)
+                                 : engine_.encode_chat(engine_.render_chat(
+                                       given.messages->dump(), true, given.tools_json, given.template_kwargs_json));
+  if (ids.empty())
     throw Error(ErrorCode::kInvalidArgument, "the prompt gives no tokens; a model needs at least one to go on from");
-  }
-  return request;
+  return ids;
 }
 
-void BatchRun::start(const Waiting& waiting) {
+bool BatchRun::start(const Waiting& waiting) {
   Active active;
   active.request = parse_batch_line(input_.text(*waiting.line), defaults_, engine_.model_info().vocab_size).request;
-  if (!active.request.session.empty()) {
-    sessions_.push_back(waiting);
-    return;
-  }
-  active.started_s = now_s();
+  active.line = waiting.line->number;
+  active.session_file = waiting.session;
   active.outputs.resize(static_cast<size_t>(active.request.n));
   try {
+    if (!waiting.session.empty() && !open_session(active)) return false;
     Request request = make_request(active.request);
-    active.prompt_tokens = static_cast<int64_t>(request.prompt_ids.size());
+    if (active.session) {
+      request.session = active.session->session();
+      request.prompt_ids = session_ids(*active.session, active.request);
+      active.prompt_tokens = active.session->num_held();
+    } else {
+      request.prompt_ids = prompt_ids(active.request);
+    }
+    active.prompt_tokens += std::ssize(request.prompt_ids);
     const RequestId id = engine_.add_request(std::move(request));
     active.request.messages.reset();
     active.request.prompt_ids = {};
     active_.emplace(id, std::move(active));
   } catch (const Error& error) {
-    write_problem(active.request.id, waiting.line->number, error.code(), error.what());
+    write_problem(active.request.id, active.line, error.code(), error.what());
+    end_session_line(waiting.session);
   }
+  return true;
 }
 
 void BatchRun::take(RequestOutput&& piece) {
@@ -212,9 +225,11 @@ Json BatchRun::result_json(const Active& active) const {
 }
 
 void BatchRun::finish(RequestId id) {
-  const Active active = std::move(active_.at(id));
+  Active active = std::move(active_.at(id));
   active_.erase(id);
-  write_result(active);
+  if (save_session(active)) write_result(active);
+  active.session.reset();  // before the next line takes what was saved
+  end_session_line(active.session_file);
 }
 
 void BatchRun::write_result(const Active& active) {
@@ -303,10 +318,6 @@ void BatchRun::run() {
     admit();
     if (engine_.has_unfinished_requests()) {
       for (RequestOutput& piece : engine_.step()) take(std::move(piece));
-    } else if (!sessions_.empty()) {
-      const Waiting waiting = sessions_.front();
-      sessions_.pop_front();
-      run_session(waiting);
     } else if (next_ < coming_.size()) {
       wait_for_arrival();
     } else if (arrived_.empty()) {

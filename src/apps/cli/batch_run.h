@@ -50,6 +50,7 @@ class BatchRun {
   using Clock = std::chrono::steady_clock;
   struct Waiting {
     const BatchInput::Line* line = nullptr;
+    std::string session;   // see file_of; empty: none
     int64_t priority = 0;  // 0 where priorities do not matter
     double arrival_s = 0.0;
   };
@@ -64,6 +65,9 @@ class BatchRun {
   };
   struct Active {
     BatchRequest request;
+    int64_t line = 0;
+    std::string session_file;             // as Waiting::session
+    std::unique_ptr<RunSession> session;  // null where the line has none
     int64_t prompt_tokens = 0, completion_tokens = 0;
     std::vector<Output> outputs;
     RequestOutput last;  // what it says of the whole request
@@ -72,12 +76,19 @@ class BatchRun {
   };
 
   void check_lines();
+  // One name for one file, whatever lines call it.
+  static std::string file_of(const std::string& session);
+  // The lines of a session wait for one another, in the order of arrival.
+  void chain_sessions();
+  void end_session_line(const std::string& file);
   void admit();
-  void start(const Waiting& waiting);
-  // A line with a session, from its beginning to its end, while no request runs: its states are in nobody's way.
-  void run_session(const Waiting& waiting);
-  bool answer_session(Active& active);
+  // False where there is no memory for its session now: it is to wait for the end of another.
+  bool start(const Waiting& waiting);
+  bool open_session(Active& active);
+  // False where it could not be saved: that is the line's result.
+  bool save_session(const Active& active);
   std::vector<int32_t> session_ids(const RunSession& session, const BatchRequest& given) const;
+  std::vector<int32_t> prompt_ids(const BatchRequest& given) const;
   Request make_request(const BatchRequest& given) const;
   std::shared_ptr<const TokenConstraint> constraint_for(const BatchRequest& given) const;
   void take(RequestOutput&& piece);
@@ -102,7 +113,8 @@ class BatchRun {
   size_t next_ = 0;
   std::priority_queue<Waiting, std::vector<Waiting>, Later> arrived_;
   std::map<RequestId, Active> active_;
-  std::deque<Waiting> sessions_;  // in the order in which they came
+  std::unordered_map<std::string, std::deque<Waiting>> later_turns_;  // by session, behind the line that goes on now
+  int64_t no_room_at_ = -1;  // results that there were when a session did not fit
   Counts counts_;
   std::vector<double> first_token_s_, whole_s_;  // after the arrival
   Clock::time_point started_;

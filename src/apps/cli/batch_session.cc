@@ -1,14 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Lines of a batch that go on from a session file and are saved in it.
+#include <algorithm>
+#include <filesystem>
+#include <unordered_set>
+
 #include "apps/cli/batch_run.h"
-#include "apps/cli/cli.h"
 #include "base/error.h"
 
 namespace coluber::cli {
 
+std::string BatchRun::file_of(const std::string& session) {
+  if (session.empty()) return session;
+  std::error_code failed;
+  const std::filesystem::path file = std::filesystem::weakly_canonical(session, failed);
+  return failed ? session : file.string();
+}
+
 std::vector<int32_t> BatchRun::session_ids(const RunSession& session, const BatchRequest& given) const {
-  if (session.is_new() || !given.prompt_ids.empty()) return make_request(given).prompt_ids;
+  if (session.is_new() || !given.prompt_ids.empty()) return prompt_ids(given);
   if (given.prompt) return session.next_text(*given.prompt);
   // The file holds the conversation; the line gives its next turn.
   const Json::Array& messages = given.messages->as_array();
@@ -23,43 +33,47 @@ std::vector<int32_t> BatchRun::session_ids(const RunSession& session, const Batc
   return session.next_turn(content->as_string());
 }
 
-// False where Ctrl-C came: the file is as it was, and the line has no result.
-bool BatchRun::answer_session(Active& active) {
-  if (form_)
-    throw make_error(ErrorCode::kInvalidArgument, "'session' does not go with {}: leave one out", form_->param);
-  RunSession session(engine_, active.request.session, "'session'");
-  const std::vector<int32_t> ids = session_ids(session, active.request);
-  if (!session.read(ids, [this](int64_t, int64_t) { show_progress(); })) return false;
-  const auto& limit = active.request.cancel_after_tokens;
-  Output& output = active.outputs.front();
-  active.last = session.answer(active.request.sampling, [&](const TokenOutput& token, const std::string&) {
-    if (active.first_token_s < 0.0) active.first_token_s = now_s();
-    output.tokens.push_back(token);
-    show_progress();
-    return !interrupted() && (!limit || std::ssize(output.tokens) < *limit);
-  });
-  if (interrupted()) return false;
-  active.prompt_tokens = active.last.prompt_tokens;
-  active.completion_tokens = active.last.completion_tokens;
-  output.text = active.last.text;
-  output.finish_reason = active.last.finish_reason;
-  if (output.finish_reason == FinishReason::kAbort) ++counts_.cancelled;
-  if (output.finish_reason != FinishReason::kError) session.save();
-  return true;
+bool BatchRun::open_session(Active& active) {
+  if (no_room_at_ == counts_.done && !active_.empty()) return false;
+  try {
+    active.session = std::make_unique<RunSession>(engine_, active.request.session, "'session'");
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kResourceExhausted || active_.empty()) throw;
+    no_room_at_ = counts_.done;
+    return false;
+  }
 }
 
-void BatchRun::run_session(const Waiting& waiting) {
-  Active active;
-  active.request = parse_batch_line(input_.text(*waiting.line), defaults_, engine_.model_info().vocab_size).request;
-  active.started_s = now_s();
-  active.outputs.resize(1);
+bool BatchRun::save_session(const Active& active) {
+  if (!active.session || active.outputs.front().finish_reason == FinishReason::kError) return true;
   try {
-    if (!answer_session(active)) return;
+    active.session->save();
+    return true;
   } catch (const Error& error) {
-    write_problem(active.request.id, waiting.line->number, error.code(), error.what());
-    return;
+    write_problem(active.request.id, active.line, error.code(), error.what());
+    return false;
   }
-  write_result(active);
+}
+
+void BatchRun::chain_sessions() {
+  std::unordered_set<std::string> begun;
+  std::erase_if(coming_, [&](const Waiting& waiting) {
+    if (waiting.session.empty() || begun.insert(waiting.session).second) return false;
+    later_turns_[waiting.session].push_back(waiting);
+    return true;
+  });
+}
+
+void BatchRun::end_session_line(const std::string& file) {
+  const auto found = later_turns_.find(file);
+  if (found == later_turns_.end()) return;
+  const Waiting next = std::move(found->second.front());
+  found->second.pop_front();
+  if (found->second.empty()) later_turns_.erase(found);
+  const auto place = std::upper_bound(coming_.begin() + static_cast<int64_t>(next_), coming_.end(), next,
+                                      [](const Waiting& a, const Waiting& b) { return a.arrival_s < b.arrival_s; });
+  coming_.insert(place, next);
 }
 
 }  // namespace coluber::cli
