@@ -11,6 +11,7 @@
 #   make fuzz           every libFuzzer target for FUZZ_SECONDS seconds
 #   make soak           random traffic over the engine for SOAK_SECONDS seconds
 #   make soak-server    the same over the server, until SOAK_REQUESTS answers or SOAK_SECONDS seconds
+#   make batch-mixed    thousands of mixed requests by `coluber batch` beside each alone, over families or MODELS: a table
 #   make gpu-bundle     the programs that a machine with a GPU needs to test and time the CUDA kernels, in build-cuda/gpu-bundle.tar.xz
 #   make test-gpu       that bundle's tests on this machine's GPU; without one it says so
 #   make conformance    the contract's rules over CASES
@@ -26,7 +27,7 @@ SOAK_REQUESTS ?= 1000000
 GPU_BUNDLE ?= build-cuda/gpu-bundle.tar.xz
 CLI = $(BUILD)/coluber
 
-.PHONY: build run test bench install format lint test-sanitize fuzz soak soak-server conformance gpu-bundle test-gpu setup setup-dev clean
+.PHONY: build run test bench install format lint test-sanitize fuzz soak soak-server batch-mixed conformance gpu-bundle test-gpu setup setup-dev clean
 
 $(BUILD)/.setup: tools/setup.sh
 	@mkdir -p $(BUILD)
@@ -89,6 +90,9 @@ soak: $(BUILD)/.setup-test
 	@cmake --preset release -B $(BUILD) -DCOLUBER_TESTS=ON >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
 	@cmake --build $(BUILD) -j $(JOBS) --target engine_system_tests
 	@COLUBER_SOAK_SECONDS=$(SOAK_SECONDS) $(BUILD)/tests/engine_system_tests --gtest_filter='Soak.*:*PlantedFaults*'
+
+batch-mixed: build
+	@cd tests/cli && COLUBER=$(abspath $(CLI)) python3 -B mixed_batch.py $(MODELS)
 
 soak-server: build
 	@COLUBER=$(BUILD)/coluber COLUBER_SOAK_SECONDS=$(SOAK_SECONDS) COLUBER_SOAK_REQUESTS=$(SOAK_REQUESTS) python3 -B tests/server/soak.py

@@ -87,6 +87,53 @@ class Models(unittest.TestCase):
                          "put the output of `coluber models --supported --markdown` between the markers of docs/models.md")
 
 
+class Promises(unittest.TestCase):
+    """The pages that say which test holds what name tests that are there."""
+    PAGES = [ROOT / "docs" / name for name in ("faults.md", "reliability.md")]
+    REPORTS = ROOT.parent / "shared" / "design" / "faults.md"
+    KINDS = {"PFX", "RST", "CHK", "INV", "PAD", "PRE", "SIZ", "LEK", "SES", "NUM", "OVF"}
+
+    @classmethod
+    def setUpClass(cls):
+        sources = [p for top in ("src", "tests") for p in (ROOT / top).rglob("*.cc") if "_test" in p.stem or "_fuzz" in p.stem]
+        tests = [pair for p in sources for pair in re.findall(r"^(?:TYPED_)?TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\s*\)", p.read_text(), re.M)]
+        cls.full = {f"{suite}.{name}" for suite, name in tests}
+        cls.suites = {suite for suite, _ in tests}
+        cls.names = {name for _, name in tests}
+        python = {p.stem: p.read_text() for p in (ROOT / "tests").rglob("*_test.py")}
+        cls.full |= {f"{stem}.{name}" for stem, text in python.items() for name in re.findall(r"^class (\w+)", text, re.M)}
+        cls.names |= {name for text in python.values() for name in re.findall(r"def (test_\w+)", text)}
+        planted = (ROOT / "src" / "engine" / "state_cache.h").read_text() + "".join(p.read_text() for p in (ROOT / "src" / "engine").glob("*fault*.h"))
+        cls.planted = set(re.findall(r"\bk([A-Z]\w+)", planted))
+
+    def test_every_test_that_is_named_is_there(self):
+        self.assertGreater(len(self.full), 500)
+        for page in self.PAGES:
+            said = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", page.read_text(), flags=re.S))
+            whole = [one for one in said if re.fullmatch(r"(?:[A-Z]\w+/)?\w+\.(?:[A-Z]\w+|\*)(?:/\*)?", one)]
+            self.assertGreater(len(whole), 10, page)
+            for one in whole:
+                bare = one.split("/")[1] if one[0].isupper() and "/" in one and "." in one.split("/")[1] else one.split("/")[0]
+                with self.subTest(page=page.name, test=one):
+                    self.assertTrue(bare in self.full or (bare.endswith(".*") and bare[:-2] in self.suites))
+            # What goes on in the suite before, a planted fault, or a suite as a whole.
+            for one in said:
+                if re.fullmatch(r"(?=\w*[a-z])(?:[A-Z][a-z0-9]*){3,}|test_\w+", one):
+                    with self.subTest(page=page.name, name=one):
+                        self.assertTrue(one in self.names or one in self.planted or one in self.suites)
+
+    def test_every_report_of_a_kind_that_the_cache_can_have_is_answered(self):
+        if not self.REPORTS.exists():
+            self.skipTest("the list of reports is not beside the repository")
+        page = self.PAGES[0].read_text()
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in self.REPORTS.read_text().splitlines() if re.match(r"\| \d+ \|", line)]
+        wanted = [row for row in rows if self.KINDS & set(row[-1].split("+"))]
+        self.assertGreater(len(wanted), 40)
+        for row in wanted:
+            with self.subTest(report=row[1]):
+                self.assertIn(re.search(r"#\d+", row[1])[0], page)
+
+
 class Readme(unittest.TestCase):
     def setUp(self):
         self.text = (ROOT / "README.md").read_text()
