@@ -115,4 +115,16 @@ double copy_bandwidth(CudaDevice& device) {
   return 2.0 * static_cast<double>(kBytes) / timing.us * 1e6;
 }
 
+double product_rate(CudaDevice& device) {
+  ProductsCudaArgs args;
+  args.blocks = device.info().multiprocessors * 2;
+  args.repeats = 1 << 14;
+  DeviceArray sums(device, int64_t{args.blocks} * 256 * 4);
+  args.sums = reinterpret_cast<float*>(sums.data());
+  const auto multiply = device.library().function<ProductsCudaFunction>(kProductsCuda);
+  const Timing timing =
+      time_launches(device, 4, [&](int64_t) { check_cuda(multiply(&args, device.stream()), "multiply"); });
+  return flops_of(args) / timing.us * 1e6;
+}
+
 }  // namespace coluber::bench_ops

@@ -60,6 +60,8 @@ Timing time_launches(CudaDevice& device, int64_t launches, const std::function<v
 
 // Bytes a second, read and written, of the fastest plain copy.
 double copy_bandwidth(CudaDevice& device);
+// Operations a second of bfloat16 products by mma.sync (kernels/roofline/roofline_cuda.h).
+double product_rate(CudaDevice& device);
 
 struct Row {
   std::string operation, shape, state;
@@ -67,6 +69,7 @@ struct Row {
   Timing timing;
   double useful_bytes = 0;  // state, inputs and outputs once each
   double useful_flops = 0;
+  int64_t tokens = 1;  // of a sequence
 };
 
 // What the command line says of a case.
@@ -74,6 +77,7 @@ struct Case {
   int64_t batch = 256;
   DType state = DType::kFloat32;
   bool overlap = true;  // a launch reads its states while the one before it still runs
+  int64_t tokens = 8192;  // of a sequence's prefill
 };
 
 }  // namespace coluber::bench_ops

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // coluber-bench-ops: single operations on a device, timed by graph replay over rotating inputs, as shares of the copy
-// bandwidth that the same run measured.
+// bandwidth and of the rate of products that the same run measured.
 #include <fmt/core.h>
 
 #include <cstdio>
@@ -10,6 +10,7 @@
 
 #include "apps/bench_ops/device_bench.h"
 #include "apps/bench_ops/recurrent_decode.h"
+#include "apps/bench_ops/recurrent_prefill.h"
 #include "apps/bench_ops/ssd_decode.h"
 #include "apps/cli/arguments.h"
 #include "base/json_writer.h"
@@ -20,22 +21,25 @@ namespace {
 
 struct Options {
   std::string operation = "ssd_decode", shape, state = "float32", device = "cuda:0";
-  int64_t batch = 256;
+  int64_t batch = 256, tokens = 8192;
   bool all = false, json = false, serial = false;
 };
 
 bool parse(int argc, char** argv, Options& o) {
   cli::Arguments arguments("coluber-bench-ops", "Times single operations on a CUDA device.");
   arguments.choice("--op", &o.operation,
-                   {"ssd_decode", "gdn_decode", "kda_decode", "lightning_decode", "mamba1_decode", "rwkv7_decode"},
+                   {"ssd_decode", "gdn_decode", "kda_decode", "lightning_decode", "mamba1_decode", "rwkv7_decode",
+                    "ssd_prefill", "lightning_prefill", "conv_prefill"},
                    "the operation");
   arguments.choice("--shape", &o.shape, {"nemotron_h", "falcon_h1"},
                    "sizes of a published model (ssd_decode has two; default: all that the operation has)");
   arguments.choice("--state", &o.state, {"float32", "bfloat16", "float16", "int16", "int8"}, "type of the states");
   arguments.integer("--batch", &o.batch, {1, 65535}, "sequences in a step");
+  arguments.integer("--tokens", &o.tokens, {1, 1 << 20}, "tokens of a sequence in a prefill");
   arguments.text("--device", &o.device, "cuda:N", "where to run");
   arguments.flag("--serial", &o.serial, "each launch waits for the one before instead of reading its states meanwhile");
-  arguments.flag("--all", &o.all, "every operation and shape, batches 1, 8, 64, 256; ssd_decode with every type");
+  arguments.flag("--all", &o.all, "every operation and shape: decode at batches 1, 8, 64, 256 (ssd_decode with every type), prefill of 1x2048, "
+                 "1x8192, 1x32768 and 8x2048");
   arguments.flag("--json", &o.json, "one JSON object instead of a table");
   arguments.example("coluber-bench-ops --op ssd_decode --shape nemotron_h --batch 256 --state bfloat16", "one case");
   arguments.example("coluber-bench-ops --all --json", "everything, for a script");
@@ -67,22 +71,37 @@ std::vector<Row> run(CudaDevice& device, const Options& o) {
     for (int64_t batch : batches_of(o))
       rows.push_back(decode.run(device, {batch, *parse_dtype(o.all ? "float32" : o.state), !o.serial}));
   }
+  using Size = std::pair<int64_t, int64_t>;  // sequences, tokens of each
+  const std::vector<Size> sizes = o.all ? std::vector<Size>{{1, 2048}, {1, 8192}, {1, 32768}, {8, 2048}}
+                                        : std::vector<Size>{{o.batch, o.tokens}};
+  for (const PrefillCase& prefill : recurrent_prefill_cases()) {
+    if (!o.all && o.operation != prefill.operation) continue;
+    for (const auto& [batch, tokens] : sizes)
+      rows.push_back(prefill.run(device, {batch, *parse_dtype(o.all ? "float32" : o.state), !o.serial, tokens}));
+  }
   return rows;
 }
 
-void print_table(const CudaDevice& device, double copy, const std::vector<Row>& rows) {
-  fmt::print("{}: copies {:.0f} GB/s (read and written)\n\n", device.info().name, copy / 1e9);
-  fmt::print("{:<16} {:<12} {:<9} {:>6} {:>10} {:>17} {:>8} {:>8}\n", "operation", "shape", "state", "batch", "us",
-             "least to most", "GB/s", "of copy");
+struct Ceilings {
+  double copy, products;
+};
+
+void print_table(const CudaDevice& device, const Ceilings& most, const std::vector<Row>& rows) {
+  fmt::print("{}: copies {:.0f} GB/s (read and written), bfloat16 products by mma.sync {:.0f} TFLOP/s\n\n",
+             device.info().name, most.copy / 1e9, most.products / 1e12);
+  fmt::print("{:<18} {:<11} {:<9} {:>6} {:>7} {:>9} {:>18} {:>6} {:>8} {:>8} {:>11}\n", "operation", "shape", "state",
+             "batch", "tokens", "us", "least to most", "GB/s", "of copy", "TFLOP/s", "of products");
   for (const Row& row : rows) {
     const double rate = row.useful_bytes / row.timing.us * 1e6;
-    fmt::print("{:<16} {:<12} {:<9} {:>6} {:>10.2f} {:>8.2f} {:>8.2f} {:>8.0f} {:>7.1f}%\n", row.operation, row.shape,
-               row.state, row.batch, row.timing.us, row.timing.least_us, row.timing.most_us, rate / 1e9,
-               100 * rate / copy);
+    const double products = row.useful_flops / row.timing.us * 1e6;
+    fmt::print("{:<18} {:<11} {:<9} {:>6} {:>7} {:>9.2f} {:>9.2f} {:>8.2f} {:>6.0f} {:>7.1f}% {:>8.1f} {:>10.1f}%\n",
+               row.operation, row.shape, row.state, row.batch, row.tokens, row.timing.us, row.timing.least_us,
+               row.timing.most_us, rate / 1e9, 100 * rate / most.copy, products / 1e12,
+               100 * products / most.products);
   }
 }
 
-void print_json(const CudaDevice& device, double copy, const std::vector<Row>& rows) {
+void print_json(const CudaDevice& device, const Ceilings& most, const std::vector<Row>& rows) {
   Json::Array list;
   for (const Row& row : rows) {
     Json item;
@@ -90,17 +109,20 @@ void print_json(const CudaDevice& device, double copy, const std::vector<Row>& r
     item.set("shape", row.shape);
     item.set("state", row.state);
     item.set("batch", row.batch);
+    item.set("tokens", row.tokens);
     item.set("us", row.timing.us);
     item.set("us_min", row.timing.least_us);
     item.set("us_max", row.timing.most_us);
     item.set("useful_bytes", row.useful_bytes);
     item.set("useful_flops", row.useful_flops);
-    item.set("of_copy", row.useful_bytes / row.timing.us * 1e6 / copy);
+    item.set("of_copy", row.useful_bytes / row.timing.us * 1e6 / most.copy);
+    item.set("of_products", row.useful_flops / row.timing.us * 1e6 / most.products);
     list.push_back(std::move(item));
   }
   Json out;
   out.set("device", std::string(device.info().name));
-  out.set("copy_gbps", copy / 1e9);
+  out.set("copy_gbps", most.copy / 1e9);
+  out.set("products_tflops", most.products / 1e12);
   out.set("rows", std::move(list));
   fmt::print("{}\n", out.dump());
 }
@@ -109,9 +131,9 @@ int main_of(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) return 0;
   CudaDevice& device = cuda_device(ordinal_of(options.device));
-  const double copy = copy_bandwidth(device);
+  const Ceilings most = {copy_bandwidth(device), product_rate(device)};
   const std::vector<Row> rows = run(device, options);
-  (options.json ? print_json : print_table)(device, copy, rows);
+  (options.json ? print_json : print_table)(device, most, rows);
   return 0;
 }
 
