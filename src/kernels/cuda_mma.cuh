@@ -3,9 +3,9 @@
 // Products of bfloat16 tiles on the tensor cores, sums in float32: tiles in shared memory, their fragments in registers
 // (mma.sync m16n8k16, which every device from compute capability 8.0 on has), copies into them that wait for nothing.
 //
-// A tile has rows of kColumns elements, 64 or 128, in vectors of 16 bytes; vector v of row r stands at v ^ (r % 8), so
-// that eight rows of one vector lie in different banks. Lane l of a fragment of sums has elements [0, 2) at row l / 4,
-// column l % 4 * 2, and [2, 4) eight rows below. For .cu files only.
+// A tile has rows of kColumns elements, 32, 64 or 128, in vectors of 16 bytes; vector v of row r stands at v ^ (r % 8)
+// (of 32 columns v ^ (r / 2 % 4)), so that eight rows of one vector lie in different banks. Lane l of a fragment of
+// sums has elements [0, 2) at row l / 4, column l % 4 * 2, and [2, 4) eight rows below. For .cu files only.
 #pragma once
 
 #include "kernels/cuda_math.cuh"
@@ -18,7 +18,8 @@ __device__ inline uint32_t shared_address(const void* shared) {
 
 template <int kColumns>
 __device__ inline uint32_t tile_offset(int row, int vector) {
-  return static_cast<uint32_t>(row * (kColumns * 2) + ((vector ^ (row & 7)) << 4));
+  const int spread = kColumns == 32 ? row >> 1 & 3 : row & 7;
+  return static_cast<uint32_t>(row * (kColumns * 2) + ((vector ^ spread) << 4));
 }
 // The 32 bits of columns [column, column + 2), column even.
 template <int kColumns>
@@ -34,6 +35,25 @@ __device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::
 template <int kOpen>
 __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
+}
+
+// The first `rows` rows of kRows, of `columns` elements each, `stride` elements apart; what is not there is zeros.
+template <int kThreads, int kRows, int kColumns>
+__device__ inline void copy_tile_later(const __nv_bfloat16* to, const __nv_bfloat16* from, int64_t stride, int rows,
+                                       int columns) {
+  constexpr int kVectors = kColumns / 8, kTogether = kThreads / kVectors;
+  static_assert(kThreads % kVectors == 0 && kRows % kTogether == 0);
+  const int first = static_cast<int>(threadIdx.x) / kVectors, vector = static_cast<int>(threadIdx.x) % kVectors;
+  const __nv_bfloat16* source = from + first * stride + vector * 8;
+  const bool has_columns = vector * 8 < columns;
+  const uint32_t tile = shared_address(to);
+#pragma unroll
+  for (int i = 0; i < kRows / kTogether; ++i) {
+    const int row = first + i * kTogether;
+    const bool is_there = has_columns && row < rows;
+    copy_16_later(tile + tile_offset<kColumns>(row, vector), is_there ? source : from, is_there);
+    source += kTogether * stride;
+  }
 }
 
 __device__ inline void load_matrices(uint32_t (&to)[4], uint32_t address) {
@@ -58,8 +78,7 @@ __device__ inline void load_left(uint32_t (&to)[4], uint32_t tile, int row, int 
 // The left factor from a tile [depth][row].
 template <int kColumns>
 __device__ inline void load_left_transposed(uint32_t (&to)[4], uint32_t tile, int depth, int vector, int lane) {
-  load_matrices_transposed(
-      to, tile + tile_offset<kColumns>(depth + lane % 8 + lane / 16 * 8, vector + lane / 8 % 2));
+  load_matrices_transposed(to, tile + tile_offset<kColumns>(depth + lane % 8 + lane / 16 * 8, vector + lane / 8 % 2));
 }
 // The right factor for two tiles of 8 columns, elements [0, 2) and [2, 4), from a tile [column][depth].
 template <int kColumns>
@@ -74,8 +93,7 @@ __device__ inline void load_right_transposed(uint32_t (&to)[4], uint32_t tile, i
 
 // sums [16, 8] += left [16, 16] right [16, 8]
 __device__ inline void multiply_add(float (&sums)[4], const uint32_t (&left)[4], uint32_t right_0, uint32_t right_1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right_0), "r"(right_1));

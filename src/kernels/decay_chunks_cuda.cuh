@@ -69,24 +69,6 @@ struct ChunkShared {
   __nv_bfloat16 state[2][kKeys * kChunkValues];  // [key][value], the one that a chunk reads and the one it leaves
 };
 
-// Rows of a tile; tokens and columns that are not there are zeros.
-template <int kColumns>
-__device__ inline void copy_tile(const __nv_bfloat16* to, const __nv_bfloat16* from, int64_t stride, int tokens,
-                                 int columns) {
-  constexpr int kVectors = kColumns / 8, kRows = kChunkThreads / kVectors;
-  const int first = static_cast<int>(threadIdx.x) / kVectors, vector = static_cast<int>(threadIdx.x) % kVectors;
-  const __nv_bfloat16* source = from + first * stride + vector * 8;
-  const bool has_columns = vector * 8 < columns;
-  const uint32_t tile = shared_address(to);
-#pragma unroll
-  for (int i = 0; i < kChunkTokens / kRows; ++i) {
-    const int row = first + i * kRows;
-    const bool is_there = has_columns && row < tokens;
-    copy_16_later(tile + tile_offset<kColumns>(row, vector), is_there ? source : from, is_there);
-    source += kRows * stride;
-  }
-}
-
 // A block's way down its row. Gate: Raw ask(token, head), which only loads, and TokenGate of(raw, head).
 template <int kKeys, typename Gate>
 struct ChunkWalk {
@@ -128,9 +110,12 @@ struct ChunkWalk {
   }
 
   __device__ void ask(Stage& stage, int at, int stop) const {
-    copy_tile<kKeys>(stage.q, q + at * args.q.token_stride, args.q.token_stride, stop - at, args.key_dim);
-    copy_tile<kKeys>(stage.k, k + at * args.k.token_stride, args.k.token_stride, stop - at, args.key_dim);
-    copy_tile<kChunkValues>(stage.v, v + at * args.v.token_stride, args.v.token_stride, stop - at, values());
+    copy_tile_later<kChunkThreads, kChunkTokens, kKeys>(stage.q, q + at * args.q.token_stride, args.q.token_stride,
+                                                        stop - at, args.key_dim);
+    copy_tile_later<kChunkThreads, kChunkTokens, kKeys>(stage.k, k + at * args.k.token_stride, args.k.token_stride,
+                                                        stop - at, args.key_dim);
+    copy_tile_later<kChunkThreads, kChunkTokens, kChunkValues>(stage.v, v + at * args.v.token_stride,
+                                                               args.v.token_stride, stop - at, values());
     close_copies();
   }
 
@@ -186,9 +171,8 @@ struct ChunkWalk {
       }
   }
   __device__ void load_state(const char* source) {
-    for_each_element([&](float& s, int64_t at, bool is_there) {
-      s = is_there ? load_element(source, args.state.dtype, at) : 0.0f;
-    });
+    for_each_element(
+        [&](float& s, int64_t at, bool is_there) { s = is_there ? load_element(source, args.state.dtype, at) : 0.0f; });
   }
   __device__ void store_state(char* target) {
     for_each_element([&](float& s, int64_t at, bool is_there) {
@@ -244,8 +228,7 @@ struct ChunkWalk {
   __device__ void outputs(Stage& stage, int buffer, float (&sums)[kChunkValues / 8][4]) const {
     uint32_t queries[kKeySteps][4];
 #pragma unroll
-    for (int s = 0; s < kKeySteps; ++s)
-      load_left<kKeys>(queries[s], shared_address(stage.q), tile * 16, s * 2, lane);
+    for (int s = 0; s < kKeySteps; ++s) load_left<kKeys>(queries[s], shared_address(stage.q), tile * 16, s * 2, lane);
     const uint32_t states = shared_address(shared.state[buffer]);
 #pragma unroll
     for (int s = 0; s < kKeySteps; ++s)
@@ -297,8 +280,9 @@ struct ChunkWalk {
         float in[2];
         WordOf<__nv_bfloat16>::unpack(
             load_shared(inputs + tile_offset_of_pair<kChunkValues>(tile * 16 + row, j * 8 + lane % 4 * 2)), in);
-        store_shared(rows + tile_offset_of_pair<kChunkValues>(row, j * 8 + lane % 4 * 2),
-                     pack_pair(fmaf(skip, in[0], args.scale * sums[j][i]), fmaf(skip, in[1], args.scale * sums[j][i + 1])));
+        store_shared(
+            rows + tile_offset_of_pair<kChunkValues>(row, j * 8 + lane % 4 * 2),
+            pack_pair(fmaf(skip, in[0], args.scale * sums[j][i]), fmaf(skip, in[1], args.scale * sums[j][i + 1])));
       }
     __syncwarp();
 #pragma unroll
@@ -377,8 +361,7 @@ struct ChunkWalk {
   __device__ void write_zeros(int begin, int end) const {
     for (int i = static_cast<int>(threadIdx.x); i < (end - begin) * (kChunkValues / 8); i += kChunkThreads) {
       const int token = begin + i / (kChunkValues / 8), vector = i % (kChunkValues / 8);
-      if (vector * 8 < values())
-        *reinterpret_cast<uint4*>(y + token * args.y_stride + vector * 8) = uint4{0, 0, 0, 0};
+      if (vector * 8 < values()) *reinterpret_cast<uint4*>(y + token * args.y_stride + vector * 8) = uint4{0, 0, 0, 0};
     }
   }
 };
@@ -423,7 +406,8 @@ CudaStatus run_chunks(const DecayChunks& args, const Gate& gate, cudaStream_t st
   for (const HeadVectors& operand : {args.q, args.k, args.v})
     if (!vectors_are_aligned(operand.first, operand.token_stride, operand.head_stride))
       return "operands that do not lie at multiples of 16 bytes";
-  if (!vectors_are_aligned(args.y, args.y_stride, args.value_dim)) return "outputs that do not lie at multiples of 16 bytes";
+  if (!vectors_are_aligned(args.y, args.y_stride, args.value_dim))
+    return "outputs that do not lie at multiples of 16 bytes";
   return args.key_dim <= 64 ? launch_chunks<64>(args, gate, stream) : launch_chunks<128>(args, gate, stream);
 }
 

@@ -110,8 +110,7 @@ void expect_packed_is_alone(const SlotRows& rows, const DeviceStates& held, Run&
   const std::vector<float> packed = run(rows, 0, packed_states);
   std::vector<float> one_by_one;
   for (int64_t row = 0; row < rows.rows(); ++row) {
-    const std::vector<float> y =
-        run(alone(rows, row), rows.query_start_loc[static_cast<size_t>(row)], alone_states);
+    const std::vector<float> y = run(alone(rows, row), rows.query_start_loc[static_cast<size_t>(row)], alone_states);
     one_by_one.insert(one_by_one.end(), y.begin(), y.end());
   }
   expect_same_bits(packed, one_by_one);

@@ -76,7 +76,7 @@ struct Row {
 struct Case {
   int64_t batch = 256;
   DType state = DType::kFloat32;
-  bool overlap = true;  // a launch reads its states while the one before it still runs
+  bool overlap = true;    // a launch reads its states while the one before it still runs
   int64_t tokens = 8192;  // of a sequence's prefill
 };
 

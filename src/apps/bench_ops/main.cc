@@ -29,7 +29,7 @@ bool parse(int argc, char** argv, Options& o) {
   cli::Arguments arguments("coluber-bench-ops", "Times single operations on a CUDA device.");
   arguments.choice("--op", &o.operation,
                    {"ssd_decode", "gdn_decode", "kda_decode", "lightning_decode", "mamba1_decode", "rwkv7_decode",
-                    "ssd_prefill", "lightning_prefill", "conv_prefill"},
+                    "ssd_prefill", "lightning_prefill", "gdn_prefill", "conv_prefill"},
                    "the operation");
   arguments.choice("--shape", &o.shape, {"nemotron_h", "falcon_h1"},
                    "sizes of a published model (ssd_decode has two; default: all that the operation has)");
@@ -38,8 +38,10 @@ bool parse(int argc, char** argv, Options& o) {
   arguments.integer("--tokens", &o.tokens, {1, 1 << 20}, "tokens of a sequence in a prefill");
   arguments.text("--device", &o.device, "cuda:N", "where to run");
   arguments.flag("--serial", &o.serial, "each launch waits for the one before instead of reading its states meanwhile");
-  arguments.flag("--all", &o.all, "every operation and shape: decode at batches 1, 8, 64, 256 (ssd_decode with every type), prefill of 1x2048, "
-                 "1x8192, 1x32768 and 8x2048");
+  arguments.flag(
+      "--all", &o.all,
+      "every operation and shape: decode at batches 1, 8, 64, 256 (ssd_decode with every type), prefill of 1x2048, "
+      "1x8192, 1x32768 and 8x2048");
   arguments.flag("--json", &o.json, "one JSON object instead of a table");
   arguments.example("coluber-bench-ops --op ssd_decode --shape nemotron_h --batch 256 --state bfloat16", "one case");
   arguments.example("coluber-bench-ops --all --json", "everything, for a script");
@@ -72,8 +74,8 @@ std::vector<Row> run(CudaDevice& device, const Options& o) {
       rows.push_back(decode.run(device, {batch, *parse_dtype(o.all ? "float32" : o.state), !o.serial}));
   }
   using Size = std::pair<int64_t, int64_t>;  // sequences, tokens of each
-  const std::vector<Size> sizes = o.all ? std::vector<Size>{{1, 2048}, {1, 8192}, {1, 32768}, {8, 2048}}
-                                        : std::vector<Size>{{o.batch, o.tokens}};
+  const std::vector<Size> sizes =
+      o.all ? std::vector<Size>{{1, 2048}, {1, 8192}, {1, 32768}, {8, 2048}} : std::vector<Size>{{o.batch, o.tokens}};
   for (const PrefillCase& prefill : recurrent_prefill_cases()) {
     if (!o.all && o.operation != prefill.operation) continue;
     for (const auto& [batch, tokens] : sizes)
@@ -96,8 +98,7 @@ void print_table(const CudaDevice& device, const Ceilings& most, const std::vect
     const double products = row.useful_flops / row.timing.us * 1e6;
     fmt::print("{:<18} {:<11} {:<9} {:>6} {:>7} {:>9.2f} {:>9.2f} {:>8.2f} {:>6.0f} {:>7.1f}% {:>8.1f} {:>10.1f}%\n",
                row.operation, row.shape, row.state, row.batch, row.tokens, row.timing.us, row.timing.least_us,
-               row.timing.most_us, rate / 1e9, 100 * rate / most.copy, products / 1e12,
-               100 * products / most.products);
+               row.timing.most_us, rate / 1e9, 100 * rate / most.copy, products / 1e12, 100 * products / most.products);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "kernels/conv/causal_conv1d_cuda.h"
+#include "kernels/delta/delta_prefill_cuda.h"
 #include "kernels/linear/gated_linear_attention_prefill_cuda.h"
 #include "kernels/scan/ssd_prefill_cuda.h"
 
@@ -55,6 +56,10 @@ class Batch {
     arrays_.push_back(std::make_unique<DeviceArray>(device_, count * 4));
     arrays_.back()->fill_float32(low, high, arrays_.size());
     return reinterpret_cast<const float*>(arrays_.back()->data());
+  }
+  void* scratch(int64_t bytes) {
+    arrays_.push_back(std::make_unique<DeviceArray>(device_, bytes));
+    return arrays_.back()->data();
   }
   // Bytes before the inputs of a launch.
   int64_t at(int64_t launch, int64_t width) const { return launch % kInputSets * tokens() * width * 2; }
@@ -157,11 +162,46 @@ Row bench_conv(CudaDevice& device, const Case& c) {
   });
 }
 
+Row bench_gdn(CudaDevice& device, const Case& c) {
+  const int64_t k_heads = 16, v_heads = 32, dim = 128, k_width = k_heads * dim, v_width = v_heads * dim;
+  Batch batch(device, c, v_width * dim);
+  const std::byte *q = batch.input(k_width, -1, 1), *k = batch.input(k_width, -1, 1), *v = batch.input(v_width, -1, 1);
+  const std::byte *gate = batch.input(v_heads, -4, 0), *beta = batch.input(v_heads, -2, 2);
+  std::byte* y = batch.output(v_width);
+  DeltaPrefillCudaArgs args;
+  args.q_stride = args.k_stride = k_width;
+  args.v_stride = args.y_stride = v_width;
+  args.gate_stride = args.beta_stride = args.num_v_heads = v_heads;
+  args.gate_bias = batch.parameter(v_heads, -1, 1);
+  args.gate_rate = batch.parameter(v_heads, 0.1f, 4);
+  args.norm_eps = 1e-6f;
+  args.scale = 0.088f;
+  args.state = batch.slots();
+  args.query_start_loc = batch.query_start_loc();
+  args.tokens = batch.tokens();
+  args.rows = c.batch;
+  args.num_k_heads = k_heads;
+  args.key_dim = args.value_dim = dim;
+  args.scratch = batch.scratch(delta_prefill_scratch_bytes(args));
+  const auto prefill = device.library().function<DeltaPrefillCudaFunction>(kDeltaPrefillCuda);
+  const double chunk = 64, flops = v_heads * (6.0 * dim * dim + chunk * 10 * dim + chunk * chunk);
+  return batch.time("gdn_prefill", "qwen3_next", flops, [&](int64_t i) {
+    args.q = q + batch.at(i, k_width);
+    args.k = k + batch.at(i, k_width);
+    args.v = v + batch.at(i, v_width);
+    args.gate = gate + batch.at(i, v_heads);
+    args.beta = beta + batch.at(i, v_heads);
+    args.y = y + batch.at(i, v_width);
+    check_cuda(prefill(&args, device.stream()), "prefill");
+  });
+}
+
 }  // namespace
 
 std::vector<PrefillCase> recurrent_prefill_cases() {
   return {{"ssd_prefill", "nemotron_h", bench_ssd},
           {"lightning_prefill", "minimax", bench_lightning},
+          {"gdn_prefill", "qwen3_next", bench_gdn},
           {"conv_prefill", "nemotron_h", bench_conv}};
 }
 

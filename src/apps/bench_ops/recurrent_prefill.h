@@ -16,7 +16,7 @@ struct PrefillCase {
   Row (*run)(CudaDevice& device, const Case& c);
 };
 
-// SSD and the convolution before it (nemotron_h), lightning attention (minimax).
+// SSD and the convolution before it (nemotron_h), lightning attention (minimax), Gated DeltaNet (qwen3_next).
 std::vector<PrefillCase> recurrent_prefill_cases();
 
 }  // namespace coluber::bench_ops

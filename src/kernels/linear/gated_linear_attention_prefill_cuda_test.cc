@@ -101,9 +101,9 @@ class LinearPrefillCuda : public CudaTest {
 
 TEST_F(LinearPrefillCuda, AgreesWithTheReferenceOnEveryKindOfRow) {
   for (DType state : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-    for (Problem p : {Problem{4, 1, 128, 128}, Problem{6, 2, 64, 96, false}, Problem{2, 2, 120, 8},
-                      Problem{3, 1, 16, 72, false, DType::kFloat32, 0.01f}, Problem{2, 1, 128, 64, true,
-                      DType::kFloat32, 0.02f}}) {
+    for (Problem p :
+         {Problem{4, 1, 128, 128}, Problem{6, 2, 64, 96, false}, Problem{2, 2, 120, 8},
+          Problem{3, 1, 16, 72, false, DType::kFloat32, 0.01f}, Problem{2, 1, 128, 64, true, DType::kFloat32, 0.02f}}) {
       p.state = state;
       SCOPED_TRACE(testing::Message() << p.heads << " heads, " << p.key_dim << " x " << p.value_dim << ", "
                                       << dtype_name(state));
@@ -117,10 +117,9 @@ TEST_F(LinearPrefillCuda, PackedRowsAreRowsAloneBitForBit) {
   const Inputs in({4, 2, 128, 128, false}, rows.tokens());
   StatePool states(rows.slots, 4 * 128 * 128, DType::kFloat32);
   fill_states(states, rows, false);
-  expect_packed_is_alone(rows, DeviceStates(DType::kFloat32, 4 * 128, 128, rows.slots, states),
-                         [&](const SlotRows& some, int64_t first_token, DeviceStates& held) {
-                           return run(in, some, first_token, held);
-                         });
+  expect_packed_is_alone(
+      rows, DeviceStates(DType::kFloat32, 4 * 128, 128, rows.slots, states),
+      [&](const SlotRows& some, int64_t first_token, DeviceStates& held) { return run(in, some, first_token, held); });
 }
 
 TEST_F(LinearPrefillCuda, NoStateIsAStateOfZerosBitForBit) {

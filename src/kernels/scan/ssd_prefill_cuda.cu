@@ -53,7 +53,7 @@ extern "C" coluber::CudaStatus coluber_cuda_ssd_prefill(const coluber::SsdPrefil
   if (args->activations != DType::kBFloat16) return "activations of another type than bfloat16";
   if (args->num_groups < 1 || args->num_heads > 65535 || args->num_heads % args->num_groups != 0)
     return "sizes that do not fit together";
-  const TimeSteps gate = {static_cast<const __nv_bfloat16*>(args->dt), args->dt_stride, args->dt_bias, args->a,
-                          args->dt_min, args->dt_max};
+  const TimeSteps gate = {
+      static_cast<const __nv_bfloat16*>(args->dt), args->dt_stride, args->dt_bias, args->a, args->dt_min, args->dt_max};
   return run_chunks(chunks_of(*args), gate, static_cast<cudaStream_t>(stream));
 }

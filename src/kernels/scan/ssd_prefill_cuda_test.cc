@@ -141,10 +141,9 @@ TEST_F(SsdPrefillCuda, PackedRowsAreRowsAloneBitForBit) {
   const Inputs in({4, 64, 2, 128}, rows.tokens());
   StatePool states(rows.slots, in.state_elements(), DType::kFloat32);
   fill_states(states, rows, false);
-  expect_packed_is_alone(rows, DeviceStates(DType::kFloat32, in.width(), 128, rows.slots, states),
-                         [&](const SlotRows& some, int64_t first_token, DeviceStates& held) {
-                           return run(in, some, first_token, held);
-                         });
+  expect_packed_is_alone(
+      rows, DeviceStates(DType::kFloat32, in.width(), 128, rows.slots, states),
+      [&](const SlotRows& some, int64_t first_token, DeviceStates& held) { return run(in, some, first_token, held); });
 }
 
 TEST_F(SsdPrefillCuda, NoStateIsAStateOfZerosBitForBit) {
