@@ -166,6 +166,22 @@ class Cache(BatchTest):
             self.assertEqual(one["outputs"], warm[name]["outputs"])
             self.assertEqual(one["cache"], {"hit_tokens": 0, "miss_reason": "disabled"})
 
+    def test_statistics_have_the_keys_that_are_promised(self):
+        prompt = {"prompt_ids": list(range(3, 59)) * 4, "max_tokens": 8, "ignore_eos": True}
+        self.batch(TINY, "--stats", self.stats, "--scheduling-policy", "priority", "--max-num-seqs", "1", "--preemption", "park",
+                   requests=[{"id": "late", **prompt, "arrival_s": 0.01, "priority": -1}, {"id": "first", **prompt, "max_tokens": 2000},
+                             {"id": "other", **prompt, "prompt_ids": [9, *prompt["prompt_ids"]], "priority": 2}])
+        stats = self.statistics()
+        for key in ("steps", "hit_tokens", "query_tokens", "preemptions", "parked", "recomputed_tokens", "leaked_slots"):
+            self.assertIsInstance(stats[key], int, key)
+        self.assertEqual(set(stats["miss_reasons"]), MISS_REASONS - {None})
+        self.assertTrue(all(isinstance(count, int) for count in stats["miss_reasons"].values()))
+        self.assertEqual(set(stats["peak_bytes"]), {"recurrent", "attention"})
+        self.assertEqual(stats["query_tokens"], 3 * len(prompt["prompt_ids"]) + 1)
+        self.assertGreater(stats["hit_tokens"], 0, "the late one begins as the first")
+        self.assertEqual(stats["miss_reasons"]["no_common_prefix"], 2)
+        self.assertEqual((stats["preemptions"], stats["parked"], stats["recomputed_tokens"], stats["leaked_slots"]), (1, 1, 0, 0))
+
     def test_salts_share_nothing(self):
         prompt = {"prompt_ids": list(range(3, 59)) * 4, "max_tokens": 2}
         requests = [{"id": i, **prompt, "cache_salt": salt} for i, salt in enumerate("aba")]
