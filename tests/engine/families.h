@@ -74,6 +74,19 @@ inline std::vector<std::string> runnable_with(std::string_view suffix, const std
   return found;
 }
 
+// Whether every layer says what it keeps on one of so many tensor-parallel ranks.
+inline bool can_be_shared(const EngineOptions& options, int64_t ranks) {
+  const ModelDescription model = describe_model(options);
+  model.config->parallel.tensor_parallel_size = ranks;
+  try {
+    for (const AttentionLayerBase* layer : model.config->layers) layer->get_kv_cache_spec(*model.config);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidConfig) throw;
+    return false;
+  }
+}
+
 // The families whose layers can replay, by a name that says so.
 inline const std::vector<std::string>& replaying_names() {
   static const std::vector<std::string> kNames = runnable_with(kReplay, names());

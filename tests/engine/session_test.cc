@@ -174,19 +174,6 @@ TEST_P(Sessions, ACheckpointIsAPlaceThatAnySessionCanGoTo) {
   EXPECT_EQ(logits_of(*other, prompt_of(12, 2)), expected);
 }
 
-// Whether every layer says what it keeps on one of so many ranks.
-bool can_be_shared(const EngineOptions& options, int64_t ranks) {
-  const ModelDescription model = describe_model(options);
-  model.config->parallel.tensor_parallel_size = ranks;
-  try {
-    for (const AttentionLayerBase* layer : model.config->layers) layer->get_kv_cache_spec(*model.config);
-    return true;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig) << error.what();
-    return false;
-  }
-}
-
 // Every layout and split that a file may come in.
 TEST_P(Sessions, AnImportedSessionGoesOnWithTheSameBits) {
   auto engine = Engine::load(options());
@@ -195,7 +182,7 @@ TEST_P(Sessions, AnImportedSessionGoesOnWithTheSameBits) {
   const std::vector<float> expected = logits_of(*held, prompt_of(12, 2));
   const SessionImage image = read_session_file(path());
   for (int64_t ranks : {1, 2, 3, 4, 7}) {
-    const bool is_possible = can_be_shared(options(), ranks);
+    const bool is_possible = families::can_be_shared(options(), ranks);
     ASSERT_TRUE(is_possible || ranks > 1);
     for (const auto packing : {StatePacking::kAligned, StatePacking::kContract}) {
       for (const auto conv : {ConvLayout::kSd, ConvLayout::kDs}) {

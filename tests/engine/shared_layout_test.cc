@@ -4,6 +4,7 @@
 // in pools from one sequence on; the others are refused with the numbers.
 #include <gtest/gtest.h>
 
+#include "layers/cache_binding.h"
 #include "soak_traffic.h"
 
 namespace coluber {
@@ -94,6 +95,33 @@ TEST_P(SharedLayout, RandomTrafficInSmallPoolsIsAnsweredAsByOneSequenceAlone) {
     trace.operations = 60;
     soak::Traffic traffic(trace);
     EXPECT_EQ(traffic.run(), "") << traffic.describe();
+  }
+}
+
+// Every size that the layers can be shared out to, whatever the tokens of a page.
+TEST_P(SharedLayout, SharesOfRanksFindALayoutToo) {
+  for (const int64_t ranks : {1, 2, 4, 8}) {
+    const bool is_possible =
+        !refused().contains(GetParam()) && families::can_be_shared(options(CacheLayout::kElastic), ranks);
+    for (const int64_t block : {16, 64, 128}) {
+      EngineOptions share = options(CacheLayout::kShared);
+      share.tensor_parallel_size = ranks;
+      share.block_size = block;
+      SCOPED_TRACE(std::to_string(ranks) + " ranks, blocks of " + std::to_string(block));
+      try {
+        const ModelDescription model = describe_model(share);
+        const CacheLayouts layouts = make_shared_cache_layouts(*model.config);
+        EXPECT_TRUE(is_possible);
+        for (const StateLayout::Layer& layer : layouts.state.layers)
+          EXPECT_LE(layer.offset + layer.page_bytes, layouts.state.slot_bytes) << layer.layer_name;
+        if (layouts.attention.page_bytes > 0) {
+          EXPECT_EQ(layouts.state.slot_bytes, layouts.blocks_per_slot * layouts.attention.page_bytes);
+        }
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig);
+        EXPECT_FALSE(is_possible) << error.what();
+      }
+    }
   }
 }
 
