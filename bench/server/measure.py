@@ -33,9 +33,9 @@ def spread(values):
 
 
 class Server:
-    def __init__(self, program, model):
+    def __init__(self, program, model, limits=LIMITS):
         self.errors = tempfile.TemporaryFile()
-        self.process = subprocess.Popen([program, "serve", model, "--port", "0", *LIMITS], stderr=self.errors)
+        self.process = subprocess.Popen([program, "serve", model, "--port", "0", *limits], stderr=self.errors)
         while True:
             self.errors.seek(0)
             found = re.search(r"at (http://127\.0\.0\.1:(\d+))", self.errors.read().decode())

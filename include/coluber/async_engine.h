@@ -35,6 +35,9 @@ class AsyncEngine {
   // Between two steps, with nobody else in the engine: for sessions, clear_prefix_cache and the like. What `work`
   // throws comes out here. It must return soon and must not call this object.
   void with_engine(const std::function<void(Engine& engine)>& work);
+  // As Engine::on_lack_of_memory: where `make_way` says true, the next call of another function of this object, which
+  // may have made it, lets the requests try again. Called on the engine's thread; must not call this object.
+  void on_lack_of_memory(std::function<bool()> make_way);
   // For what does not change after loading, from any thread: model_info, config, default_sampling, eos_token_ids,
   // has_tokenizer, encode, decode, token_bytes, has_chat_template, apply_chat_template, render_chat,
   // encode_chat, chat_template_source. For nothing else.

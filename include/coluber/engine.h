@@ -285,6 +285,10 @@ class Engine {
   void step(std::vector<RequestOutput>& outputs);
 
   std::unique_ptr<Session> open_session();
+  // Called within a step where no request can go on because sessions hold the memory. True: way is being made for them,
+  // and they wait; false, or no `make_way`: the first of them ends with kResourceExhausted. It must not call the
+  // engine.
+  void on_lack_of_memory(std::function<bool()> make_way);
 
   EngineStats stats() const;
   // For tests, with no session open: the first contradiction between the cache's counts and what requests hold, or

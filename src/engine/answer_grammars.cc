@@ -2,23 +2,58 @@
 #include "engine/answer_grammars.h"
 
 #include <algorithm>
+#include <ctime>
 
 namespace coluber {
 namespace {
 
+double thread_cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+// A form can be short and compile at once, and yet take longer with every token (a repetition of what is ambiguous,
+// say).
 class GrammarConstraint : public TokenConstraint {
  public:
-  explicit GrammarConstraint(std::shared_ptr<const CompiledGrammar> grammar)
-      : grammar_(std::move(grammar)), matcher_(grammar_->matcher()) {}
+  GrammarConstraint(std::shared_ptr<const CompiledGrammar> grammar, const GrammarLimits& limits)
+      : grammar_(std::move(grammar)), matcher_(grammar_->matcher()), limits_(limits) {}
 
-  std::unique_ptr<TokenConstraint> clone() const override { return std::make_unique<GrammarConstraint>(grammar_); }
-  void fill_mask(std::span<uint32_t> bitmask) override { matcher_->fill_mask(bitmask); }
-  bool accept(int32_t token) override { return matcher_->accept(token); }
+  std::unique_ptr<TokenConstraint> clone() const override {
+    return std::make_unique<GrammarConstraint>(grammar_, limits_);
+  }
+  void fill_mask(std::span<uint32_t> bitmask) override {
+    const double begin = thread_cpu_seconds();
+    matcher_->fill_mask(bitmask);
+    count(begin);
+  }
+  bool accept(int32_t token) override {
+    const double begin = thread_cpu_seconds();
+    const bool fine = matcher_->accept(token);
+    ++num_tokens_;
+    count(begin);
+    return fine;
+  }
   bool is_terminated() const override { return matcher_->is_terminated(); }
 
  private:
+  void count(double begin) {
+    seconds_ += thread_cpu_seconds() - begin;
+    const double limit =
+        limits_.max_matching_seconds + static_cast<double>(num_tokens_) * limits_.matching_seconds_a_token;
+    if (seconds_ > limit)
+      throw make_error(ErrorCode::kInvalidArgument,
+                       "the form of the answer has taken {:.1f} s of the processor's time for {} tokens, more than the "
+                       "{:.1f} s it may; ask for a simpler one, with less that can be read in several ways",
+                       seconds_, num_tokens_, limit);
+  }
+
   std::shared_ptr<const CompiledGrammar> grammar_;
   std::unique_ptr<GrammarMatcher> matcher_;
+  GrammarLimits limits_;
+  int64_t num_tokens_ = 0;
+  double seconds_ = 0.0;
 };
 
 }  // namespace
@@ -59,7 +94,7 @@ Result<std::shared_ptr<const TokenConstraint>> AnswerGrammars::compile(const Gra
   }
   const auto grammar = compiler->compile(spec);
   if (!grammar) return tl::unexpected(grammar.error());
-  return std::make_shared<const GrammarConstraint>(*grammar);
+  return std::make_shared<const GrammarConstraint>(*grammar, limits_);
 }
 
 Result<std::shared_ptr<const TokenConstraint>> AnswerGrammars::compile(const AskedGrammar& asked) {

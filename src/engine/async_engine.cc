@@ -30,6 +30,8 @@ struct AsyncEngine::Impl {
   mutable std::condition_variable ended;
   std::unordered_set<RequestId> live;  // whose last callback has not returned
   bool stopping = false;
+  uint64_t visits = 0;         // of whoever may have changed what the engine can do
+  bool waits_for_way = false;  // the last step could do nothing, until a visit
   std::thread thread;
 
   std::unique_lock<std::mutex> enter() const {
@@ -45,6 +47,11 @@ struct AsyncEngine::Impl {
   bool somebody_wants_in() const {
     const std::lock_guard guard(wanting_mutex);
     return wanting > 0;
+  }
+
+  void visited() {
+    ++visits;
+    changed.notify_all();
   }
 
   void tell(std::unique_lock<std::mutex>& lock, const RequestOutput& output) {
@@ -76,6 +83,8 @@ struct AsyncEngine::Impl {
         ended_outside.pop_front();
         tell(lock, output);
       }
+      const uint64_t seen = visits;
+      waits_for_way = false;
       if (engine->has_unfinished_requests()) {
         const std::vector<RequestOutput> outputs = engine->step();
         for (const RequestOutput& output : outputs) tell(lock, output);
@@ -85,6 +94,7 @@ struct AsyncEngine::Impl {
         std::this_thread::yield();
         lock.lock();
       }
+      if (waits_for_way) changed.wait(lock, [&] { return stopping || visits != seen; });
     }
   }
 };
@@ -100,6 +110,7 @@ AsyncEngine::~AsyncEngine() {
     const auto lock = impl_->enter();
     impl_->stopping = true;
     for (const auto& [id, callback] : impl_->callbacks) impl_->engine->abort(id);
+    impl_->engine->on_lack_of_memory(nullptr);
   }
   impl_->changed.notify_all();
   impl_->thread.join();
@@ -113,7 +124,7 @@ RequestId AsyncEngine::add_request(Request request, OnOutput on_output) {
     const std::lock_guard guard(impl_->live_mutex);
     impl_->live.insert(id);
   }
-  impl_->changed.notify_all();
+  impl_->visited();
   return id;
 }
 
@@ -125,7 +136,7 @@ void AsyncEngine::abort(RequestId id) {
   output.id = id;
   output.finish_reason = FinishReason::kAbort;
   impl_->ended_outside.push_back(std::move(output));
-  impl_->changed.notify_all();
+  impl_->visited();
 }
 
 void AsyncEngine::wait(RequestId id) {
@@ -136,7 +147,13 @@ void AsyncEngine::wait(RequestId id) {
 void AsyncEngine::with_engine(const std::function<void(Engine& engine)>& work) {
   const auto lock = impl_->enter();
   work(*impl_->engine);
-  impl_->changed.notify_all();
+  impl_->visited();
+}
+
+void AsyncEngine::on_lack_of_memory(std::function<bool()> make_way) {
+  const auto lock = impl_->enter();
+  impl_->engine->on_lack_of_memory(
+      [impl = impl_.get(), make_way = std::move(make_way)] { return impl->waits_for_way = make_way && make_way(); });
 }
 
 const Engine& AsyncEngine::engine() const noexcept { return *impl_->engine; }

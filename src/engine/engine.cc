@@ -112,6 +112,7 @@ std::vector<RequestOutput> Engine::step() {
   return outputs;
 }
 void Engine::step(std::vector<RequestOutput>& outputs) { impl_->step(outputs); }
+void Engine::on_lack_of_memory(std::function<bool()> make_way) { impl_->make_way = std::move(make_way); }
 EngineStats Engine::stats() const { return impl_->stats(); }
 std::string Engine::audit() const {
   std::vector<const Sequence*> sequences;

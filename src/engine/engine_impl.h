@@ -105,6 +105,7 @@ struct Engine::Impl {
   std::unique_ptr<StateCache> cache;
   std::unique_ptr<Runner> runner;
   Scheduler scheduler;
+  std::function<bool()> make_way;               // of sessions, for requests
   std::unordered_set<const Sequence*> held;     // of sessions and their checkpoints
   std::map<RequestId, ActiveRequest> requests;  // which may own sessions
   std::unordered_map<int64_t, Answer> answers;

@@ -361,10 +361,11 @@ bool Engine::Impl::run_plan(std::vector<RequestOutput>& outputs) {
   return true;
 }
 
-// No memory, and nobody left who could be asked for it: sessions hold it. Waiting would never end.
+// No memory, and nobody left who could be asked for it: sessions hold it. Where they make no way, waiting would never
+// end.
 void Engine::Impl::fail_stuck(std::vector<RequestOutput>& outputs) {
   const int64_t answer = scheduler.stuck();
-  if (answer == 0) return;
+  if (answer == 0 || (make_way && make_way())) return;
   fail_answer(answer, ErrorCode::kResourceExhausted,
               "no state slot or attention pages are free: open sessions hold them; close one and ask again", outputs);
 }

@@ -64,7 +64,8 @@ Generation::Result Generation::next(std::span<const float> logits, std::span<con
   } catch (const std::exception& error) {  // a constraint is the caller's code
     if (!constraint_) throw;
     result.finish_reason = FinishReason::kError;
-    result.error_code = ErrorCode::kInternal;
+    const auto* known = dynamic_cast<const Error*>(&error);
+    result.error_code = known != nullptr ? known->code() : ErrorCode::kInternal;
     result.error = fmt::format("the constraint of tokens failed after {} tokens: {}", tokens.size(), error.what());
   }
   if (result.finish_reason == FinishReason::kError) return result;

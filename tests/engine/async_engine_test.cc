@@ -72,5 +72,35 @@ TEST(AsyncEngine, EndsWhileRequestsRunAndRefusesWhatCannotRun) {
   EXPECT_THROW(AsyncEngine(nullptr), Error);
 }
 
+TEST(AsyncEngine, RequestsWaitWhileSessionsMakeWay) {
+  EngineOptions options = options_for("lfm2");
+  options.kv_cache_memory_bytes = int64_t{2} << 20;
+  AsyncEngine engine(Engine::load(options));
+  std::vector<std::shared_ptr<Session>> idle;
+  const auto ask = [&] {
+    Request request{prompt_of(300), greedy(1)};
+    engine.with_engine([&](Engine& inside) { request.session = inside.open_session(); });
+    std::shared_ptr<Session> session = request.session;
+    ErrorCode code = ErrorCode::kOk;
+    engine.wait(engine.add_request(std::move(request), [&](const RequestOutput& output) { code = output.error_code; }));
+    engine.with_engine([&](Engine&) { idle.push_back(std::move(session)); });
+    return code;
+  };
+  while (ask() == ErrorCode::kOk) ASSERT_LT(idle.size(), 10000U);
+
+  std::thread closes;
+  engine.on_lack_of_memory([&] {
+    if (!closes.joinable()) closes = std::thread([&] { engine.with_engine([&](Engine&) { idle.resize(1); }); });
+    return true;
+  });
+  EXPECT_EQ(ask(), ErrorCode::kOk);
+  ASSERT_TRUE(closes.joinable());
+  closes.join();
+  engine.on_lack_of_memory([] { return false; });
+  while (ask() == ErrorCode::kOk) ASSERT_LT(idle.size(), 10000U);
+  engine.with_engine([&](Engine&) { idle.clear(); });
+  EXPECT_EQ(engine.stats().leaked_slots, 0);
+}
+
 }  // namespace
 }  // namespace coluber

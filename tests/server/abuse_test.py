@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import socket
 import struct
 import time
@@ -110,6 +111,9 @@ class Abuse(unittest.TestCase):
         for text in ("{{ 7 * 7 }}", "{% for i in range(10**9) %}", "\0", "<|im_end|>" * 1000, "a" * 100000):
             status, answer = self.server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "max_tokens": 1})
             self.assertIn(status, (200, 400), answer)
+        endless = "{% for i in range(1000000000) %}{% for j in range(1000000000) %}x{% endfor %}{% endfor %}"
+        status, answer = self.server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "chat_template": endless})
+        self.assertEqual((status, answer["error"]["param"]), (400, "chat_template"))  # which is the operator's alone
         for kwargs in ({"messages": 1}, {"x": [[[]]] * 1000}, {"loop": "x"}):
             status, answer = self.server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1,
                                                                        "chat_template_kwargs": kwargs})
@@ -231,12 +235,16 @@ class Abuse(unittest.TestCase):
                 in_threads(10, one)
 
     def test_idle_connections_cost_little_and_hurt_nobody(self):
-        count = 500
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        count = min(500 if SANITIZED else 5000, hard - 200)
         before = self.server.descriptors()
         peers = [self.server.connect() for _ in range(count)]
         begin = time.monotonic()
         self.assertEqual(self.server.post("/v1/completions", PROMPT)[1]["choices"][0]["text"], self.expected)
-        self.assertLess(time.monotonic() - begin, 5)
+        self.assertLess(time.monotonic() - begin, 5)  # how much longer it takes is measured by bench/server/crowd.py
+        self.assertGreaterEqual(self.server.metric("coluber:http_connections"), count)
         for peer in peers:
             peer.close()
         deadline = time.monotonic() + 10

@@ -8,6 +8,7 @@ import unittest
 from pathlib import Path
 
 from harness import Server, completion_bytes, in_threads, read_all, read_until
+from tiny_model import make_tiny_model
 
 TEXT = " ".join(f"The {i}th river runs to the sea." for i in range(12))
 GREEDY = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
@@ -224,6 +225,35 @@ class SessionFiles(unittest.TestCase):
             in_threads(4, lambda _: self.assertEqual(client.text(prompt="Once"), expected))
             self.assertEqual(client.get(first)["state"], "parked")
             self.assertEqual(client.text(session_id=first, prompt=" One"), client.text(prompt=TEXT + " One"))
+
+    def test_idle_sessions_give_way_to_requests_that_need_nearly_all_memory(self):
+        for files in (True, False):
+            model, parked = tempfile.TemporaryDirectory(), tempfile.TemporaryDirectory()
+            with self.subTest(files=files), model, parked:
+                make_tiny_model("jamba_bf16", model.name, "")
+                flags = ("--session-dir", parked.name) if files else ()
+                with Server("--kv-cache-memory-bytes", "2MiB", "--max-session-bytes", "1GiB", "--no-enable-prefix-caching", "--deterministic", *flags,
+                            model=model.name) as server:
+                    self.fill_and_ask(Client(self, server), files)
+
+    def fill_and_ask(self, client, files):
+        prompt, large = list(range(10, 610)), {"prompt": list(range(10, 1300)), "max_tokens": 700}
+        expected, after = client.text(**large), client.text(prompt=prompt + [9])
+        sessions = []
+        while (made := client.server.post("/v1/sessions", {"prompt": prompt}))[0] == 200 and len(sessions) < 40:
+            sessions.append(made[1]["id"])
+        self.assertGreater(client.server.metrics()["coluber:session_bytes"], 0)
+        if not files:  # no place but memory: the client that asks is told, and the sessions stay
+            self.assertEqual(made[0], 503)
+            self.assertIn("sessions hold", client.complete(503, **large)["error"]["message"])
+            client.call("DELETE", f"/v1/sessions/{sessions.pop()}")
+            self.assertEqual(client.text(session_id=sessions[0], prompt=[9]), after)
+            return
+        self.assertEqual(len(sessions), 40)
+        in_threads(3, lambda _: self.assertEqual(client.text(**large), expected))
+        self.assertGreater(client.server.metrics()["coluber:sessions_parked_total"], 0)
+        for session in sessions[::13]:
+            self.assertEqual(client.text(session_id=session, prompt=[9]), after)
 
     def test_idle_sessions_are_parked_or_end(self):
         with Server("--session-idle-timeout", "0.2", "--session-dir", self.folder.name) as server:

@@ -98,6 +98,25 @@ class Structured(unittest.TestCase):
         status, answer = self.chat(response_format=schema({"type": "object", "properties": {"a": {"not": {}}}}))
         self.assertIn("$.properties.a", answer["error"]["message"])
 
+    def test_forms_that_would_take_for_ever_end_and_hurt_nobody(self):
+        twice = {"$defs": {f"d{i}": {"anyOf": [{"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}}] * 2} for i in range(40)}, "$ref": "#/$defs/d0"}
+        twice["$defs"]["d40"] = {"type": "string"}
+        ask = {"seed": 1, "max_tokens": 60, "min_tokens": 59}
+        for fields in ({"guided_regex": "(a{1000}){1000}"}, {"guided_regex": "a{0,1000000000}"}, {"guided_regex": "(" * 5000 + "a" + ")" * 5000},
+                       {"guided_regex": "|".join(f"a{i}" for i in range(100000))}, {"guided_regex": "((((a*)*)*)*)*b"},
+                       {"guided_json": {"$ref": "#"}}, {"guided_json": twice}, {"guided_json": {"type": "string", "pattern": "(a{1000}){1000}"}},
+                       {"guided_json": {"type": "array", "items": {"type": "null"}, "minItems": 10**9}}, {"guided_json": {"enum": list(range(100000))}},
+                       {"guided_grammar": "root ::= root root | \"a\""}, {"guided_grammar": "root ::= " + "(" * 5000 + "\"a\"" + ")" * 5000},
+                       {"guided_choice": ["x" * 100 + str(i) for i in range(20000)]}):
+            with self.subTest(fields=str(fields)[:60]):
+                status, answer = self.chat(**ask, **fields)
+                self.assertIn(status, (200, 400), answer)
+        # It compiles at once, and each token takes longer than the one before.
+        status, answer = self.chat(guided_regex="((a|aa){1,50}){1,50}c", seed=1, max_tokens=1000, min_tokens=999)
+        self.assertEqual(status, 400, answer)
+        self.assertIn("the form of the answer has taken", answer["error"]["message"])
+        self.assertEqual(self.server.wait_until_idle()["coluber:leaked_slots"], 0)
+
     @unittest.skipIf(openai is None, "OpenAI's client is not installed")
     def test_the_real_client(self):
         with openai.OpenAI(base_url=self.server.address + "/v1", api_key="none", max_retries=0) as client:

@@ -66,8 +66,9 @@ Service::Service(ServiceOptions options, std::unique_ptr<Engine> engine, std::un
       });
   engine_ = std::make_unique<AsyncEngine>(std::move(engine));
   workers_ = std::make_unique<WorkQueue>(kWorkers);
-  sessions_ = std::make_unique<SessionStore>(options_.sessions, *engine_,
-                                             [this] { workers_->push([this] { sessions_->enforce_limits(); }); });
+  sessions_ = std::make_unique<SessionStore>(
+      options_.sessions, *engine_, [this] { workers_->push([this] { sessions_->enforce_limits(); }); },
+      [this] { workers_->push_urgent([this] { sessions_->give_way(); }); });
   serving_ = std::make_unique<Serving>(
       Serving{*engine_, *http_, *workers_, *metrics_, *sessions_, facts_, tokenizer_.get(), grammars_.get()});
   openapi_ = openapi().dump();

@@ -27,6 +27,18 @@ void make_folder(const fs::path& path) {
                      path.string());
 }
 
+// What a process that was killed has not written to its end, under the name that write_file_atomically gives it.
+bool is_half_written(const fs::path& path) {
+  const fs::path meant = path.stem().extension();
+  return path.extension().string().starts_with(".tmp-") && (meant == kStates || meant == kFacts);
+}
+
+void remove_half_written(const std::string& dir) {
+  std::error_code ignored;
+  for (const auto& file : fs::recursive_directory_iterator(dir, ignored))
+    if (is_half_written(file.path())) fs::remove(file.path(), ignored);
+}
+
 }  // namespace
 
 bool is_plain_name(std::string_view name) noexcept {
@@ -42,10 +54,12 @@ SessionFiles::SessionFiles(std::string dir) : dir_(std::move(dir)) {
   make_folder(fs::path(dir_) / "parked");
   const std::string path = dir_ + "/.lock";
   lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock_ >= 0 && flock(lock_, LOCK_EX | LOCK_NB) == 0) return;
-  if (lock_ >= 0) close(lock_);
-  throw make_error(ErrorCode::kIo, "--session-dir '{}' is another server's now; name another, or stop that server",
-                   dir_);
+  if (lock_ < 0 || flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    if (lock_ >= 0) close(lock_);
+    throw make_error(ErrorCode::kIo, "--session-dir '{}' is another server's now; name another, or stop that server",
+                     dir_);
+  }
+  remove_half_written(dir_);
 }
 
 SessionFiles::~SessionFiles() {

@@ -21,7 +21,7 @@ bool is_plain_name(std::string_view name) noexcept;
 class SessionFiles {
  public:
   // Empty: there is no folder, and only `is_there` may be called. Throws Error where it cannot be used, or another
-  // process has it.
+  // process has it. Removes what a killed process was writing.
   explicit SessionFiles(std::string dir);
   ~SessionFiles();
   SessionFiles(const SessionFiles&) = delete;
@@ -39,7 +39,7 @@ class SessionFiles {
   bool has_states(const std::string& id) const;
   int64_t bytes(const std::string& id) const;
   void remove_parked(const std::string& id) const noexcept;
-  // Ids of what is parked. Removes what a killed process has left half done.
+  // Ids of what is parked. Removes states whose facts a killed process has not come to.
   std::vector<std::string> parked() const;
 
  private:

@@ -31,7 +31,7 @@ ApiResult<void> SessionStore::fill(Entry& entry, const std::string& id, const st
       for (const Json& token : facts.at("tokens").as_array()) tokens.push_back(static_cast<int32_t>(token.as_int()));
       put = [tokens = std::move(tokens)](Session& session) { session.set_pending(tokens); };
     }
-    with(entry, [&](Engine& engine) {
+    with_room(entry, [&](Engine& engine) {
       std::shared_ptr<Session> session = engine.open_session();
       put(*session);
       entry.session = std::move(session);
@@ -145,6 +145,27 @@ bool SessionStore::make_lighter(const EntryPtr& entry, bool is_late) {
   return true;
 }
 
+// Of an entry that is the caller's; it is nobody's then, and as old as before.
+bool SessionStore::lighten(const EntryPtr& entry, bool is_late) {
+  const Clock::time_point used = entry->used;
+  bool done = false;
+  try {
+    done = make_lighter(entry, is_late);
+  } catch (const std::exception& error) {
+    log_warn("sessions stay in memory: {}", error.what());
+  }
+  const Lock lock(mutex_);
+  entry->busy = entry->moving = false;
+  entry->used = used;
+  changed_.notify_all();
+  return done;
+}
+
+bool SessionStore::can_give(const Entry& entry) const {
+  return entry.in_memory &&
+         (files_.is_there() || entry.kind == SessionKind::kResponse || !entry.facts.checkpoints.empty());
+}
+
 SessionStore::Weight SessionStore::excess() const {
   Weight excess{-max_bytes_, -max_slots_};
   for (const auto& [id, entry] : entries_) excess += weight_of(*entry);
@@ -162,42 +183,76 @@ void SessionStore::make_room() {
 }
 
 void SessionStore::enforce_limits() {
-  Weight excess;
   {
     const Lock lock(mutex_);
     is_due_ = false;
     if (std::exchange(enforcing_, true)) return;
-    excess = this->excess();
   }
   const auto limit = std::chrono::duration<double>(options_.idle_timeout_s);
   const auto is_late = [&](const Entry& entry) {
     return options_.idle_timeout_s > 0.0 && Clock::now() - entry.used > limit;
   };
   for (bool goes_on = true; goes_on;) {
-    const EntryPtr entry = oldest_idle([&](const Entry& e) {
-      const bool gives = files_.is_there() || e.kind == SessionKind::kResponse || !e.facts.checkpoints.empty();
-      const bool is_heavy = (excess.bytes > 0 && e.facts.bytes > 0) || excess.slots > 0;
-      return e.in_memory && (is_late(e) || (is_heavy && gives));
-    });
-    if (!entry) break;
-    const Clock::time_point used = entry->used;
-    const Weight before = weight_of(*entry);
-    try {
-      goes_on = make_lighter(entry, is_late(*entry));
-    } catch (const std::exception& error) {
-      log_warn("sessions stay in memory: {}", error.what());
-      goes_on = false;
+    Weight over;
+    {
+      const Lock lock(mutex_);
+      over = excess();
     }
-    const Lock lock(mutex_);
-    excess -= before;
-    excess += weight_of(*entry);
-    entry->busy = entry->moving = false;
-    entry->used = used;
-    changed_.notify_all();
+    const EntryPtr entry = oldest_idle([&](const Entry& e) {
+      const bool is_heavy = (over.bytes > 0 && e.facts.bytes > 0) || over.slots > 0;
+      return e.in_memory && (is_late(e) || (is_heavy && can_give(e)));
+    });
+    goes_on = entry && lighten(entry, is_late(*entry));
   }
   const Lock lock(mutex_);
   enforcing_ = false;
   changed_.notify_all();
+}
+
+// ---- for requests that lack memory -----------------------------------------------------------------------------
+
+// On the engine's thread, in a step.
+bool SessionStore::ask_for_way() {
+  {
+    const Lock lock(mutex_);
+    if (giving_way_) return true;
+    if (nothing_idle_) return false;
+    giving_way_ = true;
+  }
+  on_lack_();
+  return true;
+}
+
+void SessionStore::give_way() {
+  const bool gave = one_gives_way();
+  {
+    const Lock lock(mutex_);
+    giving_way_ = false;
+    nothing_idle_ = !gave;
+  }
+  engine_.with_engine([](Engine&) {});  // which lets requests try again
+}
+
+bool SessionStore::one_gives_way() {
+  if (const EntryPtr entry = oldest_idle([this](const Entry& e) { return can_give(e); })) return lighten(entry, false);
+  Lock lock(mutex_);
+  const auto is_leaving = [](const auto& named) {
+    const Entry& entry = *named.second;
+    return entry.busy && entry.moving && entry.in_memory;
+  };
+  if (std::none_of(entries_.begin(), entries_.end(), is_leaving)) return false;
+  changed_.wait(lock);
+  return true;
+}
+
+void SessionStore::with_room(Entry& entry, const std::function<void(Engine& engine)>& work) {
+  for (;;) {
+    try {
+      return with(entry, work);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kResourceExhausted || !one_gives_way()) throw;
+    }
+  }
 }
 
 void SessionStore::park_all() {

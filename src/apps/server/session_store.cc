@@ -37,8 +37,14 @@ ApiError no_name() {
 
 }  // namespace
 
-SessionStore::SessionStore(SessionOptions options, AsyncEngine& engine, std::function<void()> on_change)
-    : options_(std::move(options)), engine_(engine), on_change_(std::move(on_change)), files_(options_.dir) {
+SessionStore::SessionStore(SessionOptions options, AsyncEngine& engine, std::function<void()> on_change,
+                           std::function<void()> on_lack)
+    : options_(std::move(options)),
+      engine_(engine),
+      on_change_(std::move(on_change)),
+      on_lack_(std::move(on_lack)),
+      files_(options_.dir) {
+  engine_.on_lack_of_memory([this] { return ask_for_way(); });
   const bool caches = engine_.engine().config().cache.enable_prefix_caching;
   max_slots_ = caches ? kSlotsBesideCache : kSlotsAlone;
   max_bytes_ = options_.max_bytes > 0 ? options_.max_bytes : engine_.stats().memory_bytes / 4;
@@ -125,6 +131,7 @@ void SessionStore::give_back(const EntryPtr& entry) {
   {
     const Lock lock(mutex_);
     entry->busy = entry->moving = false;
+    nothing_idle_ = false;
     entry->used = Clock::now();
     entry->last_used = std::time(nullptr);
     is_due = !std::exchange(is_due_, true);
@@ -190,7 +197,7 @@ SessionStore::LeaseResult SessionStore::fork(const std::string& owner, const std
   ApiResult<void> filled;
   if (original.session) {
     try {
-      with(entry, [&](Engine&) {
+      with_room(entry, [&](Engine&) {
         std::shared_ptr<Session> fork = original.session->fork();
         fork->set_pending(original.session->pending());
         entry.session = std::move(fork);
@@ -221,7 +228,7 @@ SessionStore::LeaseResult SessionStore::load(const std::string& owner, const std
   Entry& entry = *(*made)->entry_;
   try {
     const auto put = Session::load_later(path);
-    with(entry, [&](Engine&) { put(*entry.session); });
+    with_room(entry, [&](Engine&) { put(*entry.session); });
     return made;
   } catch (const Error& error) {
     discard(**made);

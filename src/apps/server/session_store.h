@@ -39,9 +39,10 @@ class SessionStore {
   class Lease;
   using LeaseResult = ApiResult<std::shared_ptr<Lease>>;
 
-  // Finds what an earlier server has parked. Throws Error where the folder cannot be used.
-  // `on_change` is called, on any thread, where it may be time for `enforce_limits`.
-  SessionStore(SessionOptions options, AsyncEngine& engine, std::function<void()> on_change);
+  // Finds what an earlier server has parked. Throws Error where the folder cannot be used. The callbacks are called on
+  // any thread and must return at once: where it may be time for `enforce_limits`, and where it is for `give_way`.
+  SessionStore(SessionOptions options, AsyncEngine& engine, std::function<void()> on_change,
+               std::function<void()> on_lack);
   ~SessionStore();
   SessionStore(const SessionStore&) = delete;
   SessionStore& operator=(const SessionStore&) = delete;
@@ -74,6 +75,9 @@ class SessionStore {
 
   // Parks, or ends, what is beyond the limits.
   void enforce_limits();
+  // A request lacks memory: the session that has been idle longest is parked or, as the limits would have it, ended or
+  // without its checkpoints.
+  void give_way();
   // Everything that no request has, into files; before the end.
   void park_all();
   // No session holds memory of the engine any more.
@@ -120,6 +124,13 @@ class SessionStore {
   ApiResult<void> fill(Entry& entry, const std::string& path, const std::string& called);
   bool park(Entry& entry);
   bool make_lighter(const EntryPtr& entry, bool is_late);
+  bool lighten(const EntryPtr& entry, bool is_late);
+  bool can_give(const Entry& entry) const;
+  bool one_gives_way();
+  // Whether the engine's requests may wait for `give_way`.
+  bool ask_for_way();
+  // Does what takes memory of the engine; while there is none, idle sessions give way.
+  void with_room(Entry& entry, const std::function<void(Engine& engine)>& work);
   // Does something with the entry's session, in the engine, and notes how it stands then.
   void with(Entry& entry, const std::function<void(Engine& engine)>& work);
   void empty(Entry& entry);
@@ -130,7 +141,7 @@ class SessionStore {
 
   const SessionOptions options_;
   AsyncEngine& engine_;
-  const std::function<void()> on_change_;
+  const std::function<void()> on_change_, on_lack_;
   SessionFiles files_;
   // Guards entries_ and what entries say of themselves; nobody waits for the engine or a file with it. The session and
   // checkpoints of an entry belong to who has made it busy, and are touched in the engine.
@@ -140,7 +151,9 @@ class SessionStore {
   int64_t max_bytes_ = 0, max_slots_ = 0;
   int64_t parked_total_ = 0, restored_total_ = 0;
   bool enforcing_ = false;
-  bool is_due_ = false;  // enforce_limits has been asked for
+  bool is_due_ = false;        // enforce_limits has been asked for
+  bool giving_way_ = false;    // give_way has been asked for
+  bool nothing_idle_ = false;  // it found nothing, and no session has been given back since
 };
 
 // One request's use of a session. Whoever has it may hand `session` to the engine; nobody else touches it meanwhile.

@@ -35,6 +35,9 @@ struct GrammarLimits {
   int64_t max_choices = 4096;
   int64_t max_repeats = 100'000;  // what the bounds of repetitions in one another multiply to
   double max_seconds = 10.0;      // of one compilation
+  // Of the processor's time for saying which tokens of one answer may come next: others wait for it in every step.
+  double max_matching_seconds = 2.0;
+  double matching_seconds_a_token = 0.01;  // more for each token
   int64_t max_cached_bytes = int64_t{256} << 20;
 };
 
