@@ -3,7 +3,6 @@
 // What the engine itself costs, each measure beside the one it is held against, in one run: README.md has the table.
 //   engine_bench [all | step | lookup | fork | park | unused]
 #include <fmt/core.h>
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "base/thread_time.h"
 #include "cache/page_pool.h"
 #include "cache/parking.h"
 #include "cache/prefix_tree.h"
@@ -175,18 +175,12 @@ void bench_park() {
 }
 
 // Of this thread alone: neighbours on the machine would decide a ratio near one.
-double thread_us() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
-}
-
 double run_us(Engine& engine, uint64_t seed) {
   const int64_t vocab = engine.model_info().vocab_size;
   for (uint64_t i = 0; i < 16; ++i) engine.add_request({random_ids(192, vocab, seed * 1000 + i), greedy(32)});
-  const double begin = thread_us();
+  const double begin = thread_cpu_seconds();
   while (engine.has_unfinished_requests()) engine.step();
-  return thread_us() - begin;
+  return (thread_cpu_seconds() - begin) * 1e6;
 }
 
 void bench_unused() {

@@ -181,13 +181,15 @@ void write_special_file(const std::string& path, const std::function<void(FileWr
   writer.flush();
 }
 
+constexpr std::string_view kTemporary = ".tmp-";
+
 class Temporary {
  public:
   Temporary(const std::string& target, mode_t mode) {
     static std::atomic<unsigned> counter{0};
     int error = EEXIST;
     for (int attempt = 0; attempt < 100 && error == EEXIST; ++attempt) {
-      path_ = fmt::format("{}.tmp-{}-{}", target, ::getpid(), counter.fetch_add(1));
+      path_ = fmt::format("{}{}{}-{}", target, kTemporary, ::getpid(), counter.fetch_add(1));
       fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
       if (fd_ >= 0) return;
       error = errno;
@@ -247,6 +249,12 @@ void write_file_atomically(const std::string& path, const std::function<void(Fil
   if (check) check(temporary.path());
   temporary.rename_to(target);
   sync_folder_of(target);
+}
+
+std::string_view target_of_temporary(std::string_view path) {
+  const size_t mark = path.rfind(kTemporary);
+  if (mark == std::string_view::npos || path.find('/', mark) != std::string_view::npos) return {};
+  return path.substr(0, mark);
 }
 
 }  // namespace coluber

@@ -46,5 +46,8 @@ class FileWriter {
 };
 void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& write,
                            const std::function<void(const std::string& written)>& check = {});
+// The name of the file that `path` is the temporary of; empty where `path` is none. A temporary outlives a process that
+// was killed while it wrote.
+std::string_view target_of_temporary(std::string_view path);
 
 }  // namespace coluber

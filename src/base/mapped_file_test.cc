@@ -165,6 +165,15 @@ TEST_F(Files, WritingReplacesTheTargetOfALinkAndKeepsItsMode) {
   EXPECT_EQ(status.st_mode & 0777, 0640U);
 }
 
+TEST_F(Files, ATemporaryTellsItsTarget) {
+  std::string seen;
+  write_file_atomically(
+      at("a.b"), [](FileWriter& file) { file.append("text"); }, [&](const std::string& written) { seen = written; });
+  EXPECT_NE(seen, at("a.b"));
+  EXPECT_EQ(target_of_temporary(seen), at("a.b"));
+  for (const char* other : {"", "a", "a.tmp", "/x.tmp-1-0/a"}) EXPECT_EQ(target_of_temporary(other), "") << other;
+}
+
 TEST_F(Files, AFolderThatIsNotThereIsTold) {
   const Error error = error_of([&] { write(at("no/such/file"), "x"); });
   EXPECT_EQ(error.code(), ErrorCode::kIo);

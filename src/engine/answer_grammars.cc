@@ -2,16 +2,11 @@
 #include "engine/answer_grammars.h"
 
 #include <algorithm>
-#include <ctime>
+
+#include "base/thread_time.h"
 
 namespace coluber {
 namespace {
-
-double thread_cpu_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
 
 // A form can be short and compile at once, and yet take longer with every token (a repetition of what is ambiguous,
 // say).

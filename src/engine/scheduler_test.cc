@@ -215,8 +215,6 @@ TEST(Scheduler, PrioritiesGoFirstAndTakeThePlaceOfLowerOnes) {
   EXPECT_EQ(run.ids, (std::vector<int64_t>{1}));
 }
 
-// Whatever the traffic and however small the memory: every request ends, none waits behind a later one for ever, and
-// limits hold at every step.
 TEST(Scheduler, WhoWaitsWithMemoryOfASessionGivesItToThoseBefore) {
   Steps steps(config_of(64, 1), 6);
   Sequence runs = sequence_of(12), waits = sequence_of(13, 12);
@@ -233,6 +231,8 @@ TEST(Scheduler, WhoWaitsWithMemoryOfASessionGivesItToThoseBefore) {
   EXPECT_EQ(runs.num_computed_tokens, 13);
 }
 
+// Whatever the traffic and however small the memory: every request ends, none waits behind a later one for ever, and
+// limits hold at every step.
 TEST(Scheduler, NobodyStarvesUnderRandomTraffic) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

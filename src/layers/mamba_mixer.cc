@@ -93,12 +93,7 @@ std::vector<Shape> MambaMixer::get_state_shape() const {
   std::vector<Shape> shapes =
       mamba1_state_shape(ranks, config_.intermediate_size, config_.state_size, config_.conv_kernel);
   if (config_.num_heads == 0) return with_state_scales(std::move(shapes), get_state_dtype());
-  if (config_.num_heads % ranks != 0) {
-    throw make_error(ErrorCode::kInvalidConfig,
-                     "layer '{}': {} mamba heads do not split over a tensor-parallel size of {}; choose a size that "
-                     "divides them",
-                     layer_name(), config_.num_heads, ranks);
-  }
+  expect_even_shares(*this, "mamba heads", config_.num_heads, ranks);
   shapes[1] = Shape{config_.num_heads / ranks, config_.head_channels(), config_.state_size};
   return with_state_scales(std::move(shapes), get_state_dtype());
 }

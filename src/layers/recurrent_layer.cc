@@ -14,7 +14,8 @@ std::string layer_name_of(const WeightLoader& loader) {
   return name;
 }
 
-void expect_even_shares(const MambaBase& layer, const char* heads, int64_t count, int64_t ranks, bool may_repeat) {
+void expect_even_shares(const AttentionLayerBase& layer, const char* heads, int64_t count, int64_t ranks,
+                        bool may_repeat) {
   if (ranks >= 1 && (count % ranks == 0 || (may_repeat && ranks % count == 0))) return;
   throw make_error(
       ErrorCode::kInvalidConfig,

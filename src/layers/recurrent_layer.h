@@ -26,7 +26,7 @@ std::string layer_name_of(const WeightLoader& loader);
 
 // Throws Error(kInvalidConfig) where so many tensor-parallel ranks cannot hold as many of the layer's `heads` each;
 // `may_repeat`: one head may be held by several.
-void expect_even_shares(const MambaBase& layer, const char* heads, int64_t count, int64_t ranks,
+void expect_even_shares(const AttentionLayerBase& layer, const char* heads, int64_t count, int64_t ranks,
                         bool may_repeat = false);
 
 // Collects what is wrong with a layer's sizes; `finish` throws one Error(kInvalidConfig) that lists all of it.

@@ -63,13 +63,7 @@ const AttentionBackend& SoftmaxAttention::get_attn_backend() const { return get_
 KVCacheSpec SoftmaxAttention::get_kv_cache_spec(const EngineConfig& config) const {
   const int64_t ranks = config.parallel.tensor_parallel_size, heads = config_.num_kv_heads;
   // More ranks than heads: each head is held by several ranks.
-  if (ranks < 1 || (heads % ranks != 0 && ranks % heads != 0)) {
-    throw make_error(
-        ErrorCode::kInvalidConfig,
-        "layer '{}': {} key-value heads do not split over a tensor-parallel size of {}; choose a size that "
-        "divides the heads or is a multiple of them",
-        layer_name(), heads, ranks);
-  }
+  expect_even_shares(*this, "key-value heads", heads, ranks, /*may_repeat=*/true);
   FullAttentionSpec spec;
   spec.block_size = config.cache.block_size;
   spec.num_kv_heads = std::max<int64_t>(1, heads / ranks);

@@ -27,10 +27,10 @@ void make_folder(const fs::path& path) {
                      path.string());
 }
 
-// What a process that was killed has not written to its end, under the name that write_file_atomically gives it.
+// What a process that was killed has not written to its end.
 bool is_half_written(const fs::path& path) {
-  const fs::path meant = path.stem().extension();
-  return path.extension().string().starts_with(".tmp-") && (meant == kStates || meant == kFacts);
+  const std::string_view target = target_of_temporary(path.native());
+  return target.ends_with(kStates) || target.ends_with(kFacts);
 }
 
 void remove_half_written(const std::string& dir) {
