@@ -5,12 +5,13 @@ and the README's examples are what they claim to be. The program is $COLUBER, or
 import os
 import re
 import subprocess
+import tempfile
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = os.environ.get("COLUBER", str(ROOT / "build" / "coluber"))
-PAGES = [p for top in ("", "docs", "docs/reference", "bench", "bench/*", "examples/*", "models/*", "tests/*")
+PAGES = [p for top in ("", "docs", "docs/reference", "bench", "bench/*", "deploy", "examples/*", "models/*", "tests/*")
          for p in sorted(ROOT.glob(f"{top}/*.md" if top else "*.md"))]
 SHARED_SECTIONS = {
     "Sampling flags": ["run", "chat", "batch"],
@@ -41,6 +42,31 @@ class Links(unittest.TestCase):
                 if not re.match(r"[a-z]+:", target):
                     with self.subTest(page=str(page.relative_to(ROOT)), target=target):
                         self.assertTrue((page.parent / target).exists())
+
+    def test_links_to_a_heading_lead_to_one(self):
+        def words(page):
+            return re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+
+        for page in PAGES:
+            for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", words(page)):
+                headings = re.findall(r"^#+ (.+)$", words(page.parent / target if target else page), re.M)
+                with self.subTest(page=str(page.relative_to(ROOT)), target=f"{target}#{anchor}"):
+                    self.assertIn(anchor, [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings])
+
+
+class Pictures(unittest.TestCase):
+    def test_a_picture_that_a_command_draws_is_what_it_draws_now(self):
+        """A page that shows a picture and its command, `coluber ... --svg NAME`, below it: the simulation draws the same on every machine."""
+        found = 0
+        for page in PAGES:
+            for path, command in re.findall(r"\]\(([^)\s]+\.svg)\)\n\nThis is `coluber ([^`]*)`", page.read_text()):
+                found += 1
+                with self.subTest(page=page.name, picture=path), tempfile.TemporaryDirectory() as folder:
+                    drawn = Path(folder) / "drawn.svg"
+                    program(*re.sub(r"--svg \S+", f"--svg {drawn}", command).split())
+                    self.assertTrue(drawn.read_bytes() == (page.parent / path).read_bytes(),
+                                    f"draw {path} of {page.name} anew: coluber {command}")
+        self.assertGreaterEqual(found, 1)
 
 
 class Reference(unittest.TestCase):
