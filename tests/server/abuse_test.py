@@ -83,6 +83,20 @@ class Abuse(unittest.TestCase):
         chunked = b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
         self.assertIn(b" 413 ", self.answer_to(chunked + (b"100000\r\n" + b"x" * 0x100000 + b"\r\n") * 8))
 
+    def test_memory_stays_bounded_whatever_stands_around_chunks(self):
+        for start in (b"1d;", b"1\r\na\r\n0\r\nX: ", b"0" * 60):
+            head = b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + start
+            with self.subTest(start=start[:4]):
+                self.assertIn(b" 431 ", self.answer_to(head + b"0" * (60 << 10)))
+                # The peer may be reset while it still sends; then the answer is lost.
+                self.assertNotIn(b" 200 ", self.answer_to(head + b"0" * (100 << 20)))
+
+    def test_one_request_cannot_ask_for_a_hundred_thousand_answers(self):
+        for fields in ({"n": 128}, {"best_of": 128}, {"n": 2, "use_beam_search": True}):
+            status, answer = self.server.post("/v1/completions", {"prompt": ["a"] * 2000, "max_tokens": 1, **fields})
+            self.assertEqual((status, answer["error"]["param"]), (400, "best_of" if "best_of" in fields else "n"), answer)
+            self.assertIn("at most 2048", answer["error"]["message"])
+
     def test_what_is_no_http_is_told_so(self):
         for data in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(50) + b"\r\n\r\n", b"HELO there\r\n\r\n", b"\0" * 100 + b"\r\n\r\n",
                      b"GET / HTTP/9.9\r\n\r\n", b"GET /\xff HTTP/1.1\r\nA\0: b\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",

@@ -373,6 +373,12 @@ Result<CompletionRequest> parse_completion(const Json& body, bool chat, const Mo
     fields.problem("best_of", fmt::format("'best_of' must be at least 'n' = {}, found {}", request.n, request.best_of));
   if (request.stream && request.best_of > request.n)
     fields.problem("best_of", "'best_of' above 'n' cannot be streamed: which answers are best is known at the end");
+  if (const int64_t answers = request.answers(); answers > facts.max_answers)
+    fields.problem(
+        request.best_of > request.n ? "best_of" : "n",
+        fmt::format("{} prompts with {} answers each are {} answers; at most {} are made for one request: "
+                    "ask in several",
+                    request.prompts.size(), answers / std::ssize(request.prompts), answers, facts.max_answers));
   read_max_tokens(fields, facts, is_open_ended, request);
   if (auto failure = fields.finish()) return tl::unexpected(std::move(*failure));
   if (std::string wrong = request.sampling.problems(facts.vocab_size); !wrong.empty())

@@ -28,6 +28,7 @@ struct ModelFacts {
   // Limits on what one request may ask for.
   int64_t max_n = 128;
   int64_t max_prompts = 2048;
+  int64_t max_answers = 2048;  // of all prompts together
   int64_t max_logprobs = 20;
   int64_t max_stops = 16;
   size_t max_stop_bytes = 1024;

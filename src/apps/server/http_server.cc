@@ -22,6 +22,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/printable.h"
 
 namespace coluber::server {
 namespace {
@@ -172,6 +173,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void give_to_handler();
   void refuse(int status, const std::string& message);
   void refuse_parse(Code error);
+  std::string problem_of_head() const;
   void expire_after(double seconds);
   void on_expired();
 
@@ -314,9 +316,13 @@ void Connection::parse() {
   in_.erase(0, used);
   if (error == http::error::need_more) error = {};
   if (error) return refuse_parse(error);
-  if (state_ == State::kHead && in_.size() > static_cast<size_t>(server_.options.max_header_bytes))
-    return refuse(431, "the head of the request is too long");
+  // What the parser leaves is not whole: a head, or lengths, extensions and trailers around the chunks of a body, which
+  // would else grow as long as a peer likes.
+  if (!parser_->is_done() && in_.size() > static_cast<size_t>(server_.options.max_header_bytes))
+    return refuse(431, state_ == State::kHead ? "the head of the request is too long"
+                                              : "what stands around the chunks of the body is too long");
   if (state_ == State::kHead && parser_->is_header_done()) {
+    if (const std::string problem = problem_of_head(); !problem.empty()) return refuse(400, problem);
     state_ = State::kBody;
     expire_after(server_.options.body_timeout_s);
     if (!parser_->is_done() && !continued_ && parser_->get()[http::field::expect] == "100-continue") {
@@ -327,11 +333,26 @@ void Connection::parse() {
   if (parser_->is_done()) give_to_handler();
 }
 
+// Where this server and a proxy before it could take the end of a request for different places, it is no request.
+std::string Connection::problem_of_head() const {
+  const auto& message = parser_->get();
+  if (message.count(http::field::host) > 1)
+    return "this is no HTTP request: one Host header was expected, found several";
+  if (message.count(http::field::transfer_encoding) == 0) return {};
+  const std::string coding(message[http::field::transfer_encoding]);
+  const bool is_known = message.count(http::field::transfer_encoding) == 1 && boost::beast::iequals(coding, "chunked");
+  if (is_known && message.version() >= 11) return {};
+  return fmt::format("the body's transfer coding must be 'chunked' in HTTP/1.1, found '{}'", printable(coding));
+}
+
 void Connection::give_to_handler() {
   const auto& message = parser_->get();
   HttpRequest request;
   request.method = std::string(message.method_string());
-  const std::string target(message.target());
+  std::string target(message.target());
+  // A proxy's form, "http://host/path", is the same request.
+  if (const size_t scheme = target.find("://"); !target.starts_with('/') && scheme != std::string::npos)
+    target.erase(0, std::min(target.find('/', scheme + 3), target.size()));
   const size_t question = target.find('?');
   request.path = target.substr(0, question);
   if (question != std::string::npos) request.query = target.substr(question + 1);

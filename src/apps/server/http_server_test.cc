@@ -143,6 +143,47 @@ TEST(HttpServer, LimitsAreTold) {
             "200");
 }
 
+TEST(HttpServer, WhatStandsAroundChunksIsBoundedToo) {
+  HttpServerOptions options;
+  options.max_header_bytes = 1000;
+  Running running(say_path, options);
+  const std::string head = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", much(60000, 'x');
+  // None of them is whole, so that the server would wait for more.
+  for (const std::string& rest : {"1;" + much, "1\r\na\r\n0\r\nX: " + much, "1\r\na\r\n" + std::string(60000, '0')})
+    EXPECT_EQ(running.ask(head + rest).substr(9, 3), "431") << rest.substr(0, 20);
+  EXPECT_NE(running
+                .ask("POST /a HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+                     "1;note=x\r\na\r\n0\r\nX: y\r\n\r\n")
+                .find("POST /a? a"),
+            std::string::npos);
+}
+
+TEST(HttpServer, WhereABodyEndsIsNeverGuessed) {
+  Running running(say_path);
+  const std::string body = "1\r\na\r\n0\r\n\r\n";
+  for (const std::string coding : {"xchunked", "identity", "gzip, chunked", "chunked, chunked", "gzip", ""}) {
+    const std::string answer = running.ask("POST / HTTP/1.1\r\nTransfer-Encoding: " + coding + "\r\n\r\n" + body);
+    EXPECT_EQ(answer.substr(9, 3), "400") << coding;
+    // One answer: what followed was not taken for a second request.
+    EXPECT_EQ(answer.find("HTTP/1.1", 1), std::string::npos) << coding;
+  }
+  EXPECT_EQ(running.ask("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n" + body).substr(9, 3), "400");
+  EXPECT_EQ(running.ask("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n").substr(9, 3), "400");
+  EXPECT_NE(running.ask("POST /a HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: Chunked\r\n\r\n" + body)
+                .find("POST /a? a"),
+            std::string::npos);
+}
+
+TEST(HttpServer, AProxysFormOfATargetIsTheSameRequest) {
+  Running running(say_path);
+  const auto path = [&](const std::string& target) {
+    const std::string answer = running.ask("GET " + target + " HTTP/1.1\r\nConnection: close\r\n\r\n");
+    return answer.substr(answer.find("\r\n\r\n") + 4);
+  };
+  EXPECT_EQ(path("http://host:80/a/b?c=d"), "GET /a/b?c=d ");
+  EXPECT_EQ(path("/a?to=http://host/b"), "GET /a?to=http://host/b ");
+}
+
 TEST(HttpServer, AnAddressThatIsTakenIsTold) {
   Running running(say_path);
   HttpServerOptions options;
