@@ -205,6 +205,7 @@ struct RequestOutput {
   int64_t cached_tokens = 0;  // of the prompt, not computed because their states were in the cache
   int64_t common_tokens = 0;  // of the prompt, that an earlier request began with
   MissReason miss_reason = MissReason::kNone;
+  int64_t queue_us = 0;             // from add_request to the first step that computed something of the request
   bool request_finished = true;     // the last output of its request (with n > 1 several answers end)
   double cumulative_logprob = 0.0;  // of the answer so far; with logprobs, best_of or beams
   // With SamplingParams::prompt_logprobs, in the first output of the request: one a prompt token. Nothing comes before

@@ -5,6 +5,7 @@
 // Private to the engine folder.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <span>
@@ -42,6 +43,8 @@ struct Engine::Impl {
     int64_t answer_start = 0;      // less than prompt_tokens where a session's answer goes on
     int64_t max_total_tokens = 0;  // prompt and output
     int64_t arrival = 0;
+    std::chrono::steady_clock::time_point added = std::chrono::steady_clock::now();
+    int64_t queue_us = -1;                 // until the first step with a row of it; -1: it still waits for that
     int64_t num_made = 0;                  // answers begun
     int64_t session_tokens = 0;            // that the session held before
     std::vector<int64_t> running;          // answers that go on; of beams in the search's order
@@ -96,6 +99,8 @@ struct Engine::Impl {
   RequestOutput beam_output(const Answer& answer, const BeamHypothesis& hypothesis, int64_t index) const;
 
   void restart_broken_rows();
+  // Of requests of which the plan computes something for the first time: how long they waited for it.
+  void note_begun();
   void take_row(size_t row, std::vector<RequestOutput>& outputs);
   bool run_plan(std::vector<RequestOutput>& outputs);
   void fail_stuck(std::vector<RequestOutput>& outputs);

@@ -28,6 +28,10 @@ constexpr int64_t kReservedTokens = 4096;
 // Of a step whose every token is looked at: 64 MB.
 constexpr int64_t kMostLogits = int64_t{1} << 24;
 
+int64_t microseconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
+}
+
 void check_parking_dir(const std::string& folder) {
   std::error_code ignored;
   if (folder.empty()) return;
@@ -191,11 +195,13 @@ RequestOutput Engine::Impl::new_output(const Answer& answer) const {
   }
   output.id = answer.request;
   output.index = answer.index;
-  output.prompt_tokens = requests.at(answer.request).prompt_tokens;
+  const ActiveRequest& request = requests.at(answer.request);
+  output.prompt_tokens = request.prompt_tokens;
   output.completion_tokens = answer.generation.num_generated();
   output.cached_tokens = answer.sequence->prefix.hit_tokens;
   output.common_tokens = answer.sequence->prefix.common_tokens;
   output.miss_reason = answer.sequence->prefix.reason;
+  output.queue_us = request.queue_us >= 0 ? request.queue_us : microseconds_since(request.added);
   output.cumulative_logprob = answer.cumulative_logprob;
   return output;
 }
@@ -337,6 +343,15 @@ void Engine::Impl::restart_broken_rows() {
   }
 }
 
+// Only a prompt can be a request's first row.
+void Engine::Impl::note_begun() {
+  for (size_t row = 0; row < plan.rows.size(); ++row) {
+    if (!plan.rows[row].sequence->is_prefilling()) continue;
+    ActiveRequest& request = requests.at(answers.at(plan_ids[row]).request);
+    if (request.queue_us < 0) request.queue_us = microseconds_since(request.added);
+  }
+}
+
 bool Engine::Impl::run_plan(std::vector<RequestOutput>& outputs) {
   const auto begin = std::chrono::steady_clock::now();
   const HiddenSink sink = [this](int index, const float* values, int64_t, int64_t cols) {
@@ -394,6 +409,7 @@ void Engine::Impl::step(std::vector<RequestOutput>& outputs) {
     return;
   }
   restart_broken_rows();
+  note_begun();
   if (plan.rows.empty() || !run_plan(outputs)) return;
   for (size_t row = 0; row < plan.rows.size(); ++row) take_row(row, outputs);
 }

@@ -122,7 +122,7 @@ struct HttpClient::Impl {
     const std::string_view bytes(data, size * count);
     try {
       HttpReply& reply = *self.reply;
-      if (!reply.ok()) {
+      if (!reply.ok() || self.body == nullptr) {
         reply.text += bytes.substr(0, kMaxErrorText - std::min(kMaxErrorText, reply.text.size()));
       } else {
         self.begin_once();
@@ -144,7 +144,7 @@ struct HttpClient::Impl {
   void begin_once() {
     if (begun) return;
     begun = true;
-    (*begin)(*reply);
+    if (begin != nullptr) (*begin)(*reply);
   }
 
   void prepare(const HttpRequest& request, const std::string& url, bool with_token) {
@@ -158,6 +158,15 @@ struct HttpClient::Impl {
     curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, with_token ? request.bearer_token.c_str() : nullptr);
   }
 
+  // Of a download before it nothing is left.
+  void prepare(const HttpPost& request, const curl_slist* headers) {
+    prepare(HttpRequest{}, request.url, false);
+    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request.body.data());
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, static_cast<long>(request.timeout_s * 1000.0));
+  }
+
   // One reply, no redirect followed.
   void perform() {
     begun = false;
@@ -165,7 +174,7 @@ struct HttpClient::Impl {
     reason[0] = '\0';
     const CURLcode code = curl_easy_perform(curl);
     if (thrown) std::rethrow_exception(thrown);
-    if (stopped) throw Error(ErrorCode::kCancelled, "stopped while downloading");
+    if (stopped) throw Error(ErrorCode::kCancelled, "stopped in mid-transfer");
     if (code == CURLE_URL_MALFORMAT || code == CURLE_UNSUPPORTED_PROTOCOL)
       throw make_error(ErrorCode::kInvalidArgument, "'{}' is no http address: {}", printable(reply->url), reason);
     if (code == CURLE_OK) return;
@@ -230,6 +239,32 @@ HttpReply HttpClient::get(const HttpRequest& request, const std::function<void(c
     reply.url = next;
   }
   if (reply.ok()) impl_->begin_once();
+  return reply;
+}
+
+HttpReply HttpClient::post(const HttpPost& request) {
+  HttpReply reply;
+  reply.url = request.url;
+  impl_->reply = &reply;
+  impl_->begin = nullptr;
+  impl_->body = nullptr;
+  curl_slist* headers = curl_slist_append(nullptr, fmt::format("Content-Type: {}", request.content_type).c_str());
+  // Of a large body curl would ask first whether it may come, and wait for the answer.
+  headers = curl_slist_append(headers, "Expect:");
+  for (const auto& [name, value] : request.headers)
+    headers = curl_slist_append(headers, fmt::format("{}: {}", name, value).c_str());
+  struct Borrowed {  // the handle forgets what ends with this call
+    CURL* curl;
+    curl_slist* headers;
+    ~Borrowed() {
+      curl_easy_setopt(curl, CURLOPT_HTTPHEADER, nullptr);
+      curl_easy_setopt(curl, CURLOPT_POSTFIELDS, nullptr);
+      curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, 0L);
+      curl_slist_free_all(headers);
+    }
+  } borrowed{impl_->curl, headers};
+  impl_->prepare(request, headers);
+  impl_->perform();
   return reply;
 }
 

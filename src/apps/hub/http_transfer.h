@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One HTTP request at a time, for downloads: redirects are followed here, so that a token never leaves the host it was
-// meant for and no https address leads to a plain one. http_transfer.cc is the only file that sees libcurl. Proxies are
-// those of the environment (https_proxy, no_proxy, ...). What a status means is the caller's; not thread-safe.
+// One HTTP request at a time, for downloads and for what is handed to a collector. Redirects of downloads are followed
+// here, so that a token never leaves the host it was meant for and no https address leads to a plain one; what is
+// posted goes nowhere else. Proxies are those of the environment (https_proxy, no_proxy, ...). What a status means is
+// the caller's; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,20 @@ struct HttpRequest {
   int64_t resume_from = 0;   // bytes that are there already: asks for the rest
 };
 
+struct HttpPost {
+  std::string url;
+  std::string_view content_type;
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::string_view body;
+  double timeout_s = 0.0;  // for all of it; 0: as long as bytes move
+};
+
 struct HttpReply {
   int status = 0;
   std::vector<std::pair<std::string, std::string>>
       headers;       // names in lower case; of all replies on the way, last wins
   std::string url;   // that answered, after redirects
-  std::string text;  // of a reply that is no success: its first 64 KiB
+  std::string text;  // of a reply that is no success, or to a post: its first 64 KiB
   const std::string* header(std::string_view name) const noexcept;
   bool ok() const noexcept { return status >= 200 && status < 300; }
 };
@@ -53,6 +62,8 @@ class HttpClient {
                 const std::function<void(std::string_view)>& body);
   // The whole body of a successful reply as text, at most `max_bytes`.
   std::pair<HttpReply, std::string> text(const HttpRequest& request, size_t max_bytes);
+  // Throws TransferFailure; Error(kInvalidArgument) for an address that is none.
+  HttpReply post(const HttpPost& request);
 
  private:
   struct Impl;

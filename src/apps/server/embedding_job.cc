@@ -64,8 +64,12 @@ std::optional<ApiError> EmbeddingJob::accept(const std::string& body) {
   Result<Wanted> parsed = read(fields, serving_.facts, serving_.engine.engine());
   if (!parsed) return api_error(parsed.error());
   const auto wanted = std::make_shared<Wanted>(std::move(*parsed));
+  const auto at = RequestTimes::Clock::now();
   std::vector<RequestId> ids = add_all(wanted->inputs.size(), [&](size_t input) { return add(*wanted, input); });
-  serving_.http.post([job = self<EmbeddingJob>(), wanted, ids = std::move(ids)] { job->started(wanted, ids); });
+  serving_.http.post([job = self<EmbeddingJob>(), wanted, ids = std::move(ids), at] {
+    if (job->trace_) job->trace_->times().added = at;
+    job->started(wanted, ids);
+  });
   return std::nullopt;
 }
 
@@ -95,6 +99,7 @@ void EmbeddingJob::take(size_t input, RequestOutput output) {
     early_.emplace_back(input, std::move(output));
     return;
   }
+  if (trace_) trace_->times().output(output);
   if (failed(output) || output.finish_reason == FinishReason::kNone) return;
   embeddings_[input] = std::move(output.embedding);
   if (++ended_ == wanted_->inputs.size()) complete();
@@ -118,6 +123,11 @@ void EmbeddingJob::complete() {
                                  {"model", serving_.facts.served_names.front()},
                                  {"usage", Json::Object{{"prompt_tokens", tokens}, {"total_tokens", tokens}}}});
   respond(200, answer);
+  if (trace_) {
+    trace_->set("gen_ai.operation.name", "embeddings");
+    trace_->set("gen_ai.response.model", serving_.facts.served_names.front());
+    trace_->set("gen_ai.usage.input_tokens", tokens);
+  }
   finish(200);
 }
 

@@ -25,12 +25,10 @@ struct Dropped {
 
 }  // namespace
 
-GenerationJob::GenerationJob(Serving& serving, std::shared_ptr<HttpStream> stream, std::unique_ptr<Dialect> dialect,
-                             std::string owner, const std::string& id, HttpHeaders headers, OnDone on_done)
-    : Job(serving, std::move(stream), std::move(headers), std::move(on_done)),
+GenerationJob::GenerationJob(Serving& serving, Caller caller, std::unique_ptr<Dialect> dialect, OnDone on_done)
+    : Job(serving, caller, std::move(on_done)),
       dialect_(std::move(dialect)),
-      owner_(std::move(owner)),
-      head_{std::string(dialect_->id_prefix()) + id, static_cast<int64_t>(std::time(nullptr)),
+      head_{std::string(dialect_->id_prefix()) + caller.id, static_cast<int64_t>(std::time(nullptr)),
             serving.facts.served_names.front(), serving.tokenizer} {}
 
 // ---- going in --------------------------------------------------------------------------------------------------
@@ -74,11 +72,15 @@ std::optional<ApiError> GenerationJob::accept(const std::string& body) {
   const auto request = std::make_shared<CompletionRequest>(std::move(*parsed));
   if (auto failure = hold_to_form(*request)) return api_error(*failure);
   if (*lease) request->session_id = (*lease)->id();
+  const auto at = RequestTimes::Clock::now();
   std::vector<RequestId> ids =
       add_all(request->prompts.size(), [&](size_t prompt) { return add(*request, prompt, *lease); });
   if (!ids.empty()) dropped.lease = nullptr;
   serving_.http.post([job = self<GenerationJob>(), request, kept = session_use_.is_kept() ? *lease : nullptr,
-                      ids = std::move(ids)] { job->started(request, kept, ids); });
+                      ids = std::move(ids), at] {
+    job->added(*request, at);
+    job->started(request, kept, ids);
+  });
   return std::nullopt;
 }
 
@@ -139,6 +141,11 @@ RequestId GenerationJob::add(const CompletionRequest& request, size_t prompt, co
   }
 }
 
+void GenerationJob::added(const CompletionRequest& request, RequestTimes::Clock::time_point at) {
+  times_.added = at;
+  if (trace_) trace_->describe(request);
+}
+
 void GenerationJob::started(std::shared_ptr<CompletionRequest> request, std::shared_ptr<Lease> kept,
                             std::vector<RequestId> ids) {
   if (!take_ids(std::move(ids))) return;
@@ -170,15 +177,14 @@ void GenerationJob::started(std::shared_ptr<CompletionRequest> request, std::sha
 
 void GenerationJob::take(size_t prompt, RequestOutput output) {
   if (done_) return;
+  const std::optional<RequestTimes::Clock::time_point> before = times_.last_token;
+  times_.output(output);
   if (!output.tokens.empty()) {
-    const auto now = Clock::now();
-    if (had_token_) {
-      serving_.metrics.next_token(std::chrono::duration<double>(now - last_token_).count(), std::ssize(output.tokens));
+    if (before) {
+      serving_.metrics.next_token(RequestTimes::between(*before, *times_.last_token), std::ssize(output.tokens));
     } else {
-      serving_.metrics.first_token(seconds());
+      serving_.metrics.first_token(RequestTimes::between(times_.begun, *times_.last_token));
     }
-    had_token_ = true;
-    last_token_ = now;
   }
   pending_.emplace_back(prompt, std::move(output));
   pump();
@@ -300,15 +306,31 @@ void GenerationJob::complete() {
   } else {
     respond(200, whole);
   }
-  const FinishReason reason = choices_.empty() ? FinishReason::kStop : choices_.front().finish_reason;
-  serving_.metrics.ended(reason, seconds(), all.prompt_tokens, all.completion_tokens);
+  told(choices_.empty() ? FinishReason::kStop : choices_.front().finish_reason);
   finish(200);
 }
 
 void GenerationJob::ending(FinishReason reason) {
   if (reason == FinishReason::kError && !request_) return;
+  told(reason);
+}
+
+// Metrics and traces hear how it ended.
+void GenerationJob::told(FinishReason reason) {
   const Usage all = usage();
-  serving_.metrics.ended(reason, seconds(), all.prompt_tokens, all.completion_tokens);
+  serving_.metrics.ended(reason, times_, all.prompt_tokens, all.completion_tokens);
+  if (!trace_) return;
+  Json::Array reasons;
+  for (const Choice& choice : choices_)
+    if (choice.finish_reason != FinishReason::kNone) reasons.emplace_back(finish_reason_name(choice.finish_reason));
+  trace_->times() = times_;
+  trace_->set("gen_ai.response.id", head_.id);
+  trace_->set("gen_ai.response.model", head_.model);
+  trace_->set("gen_ai.response.finish_reasons", std::move(reasons));
+  trace_->set("gen_ai.usage.input_tokens", all.prompt_tokens);
+  trace_->set("gen_ai.usage.output_tokens", all.completion_tokens);
+  trace_->set("gen_ai.usage.cache_read.input_tokens", all.cached_tokens);
+  if (all.miss_reason != MissReason::kNone) trace_->set("coluber.cache.miss_reason", miss_reason_name(all.miss_reason));
 }
 
 }  // namespace coluber::server

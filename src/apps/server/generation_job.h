@@ -4,7 +4,6 @@
 // memory. Threads and life are those of Job.
 #pragma once
 
-#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -19,13 +18,9 @@ namespace coluber::server {
 
 class GenerationJob : public Job {
  public:
-  // `owner`: whose sessions it may use.
-  GenerationJob(Serving& serving, std::shared_ptr<HttpStream> stream, std::unique_ptr<Dialect> dialect,
-                std::string owner, const std::string& id, HttpHeaders headers, OnDone on_done);
+  GenerationJob(Serving& serving, Caller caller, std::unique_ptr<Dialect> dialect, OnDone on_done);
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   std::optional<ApiError> accept(const std::string& body) override;
   Json error_body(const ApiError& error) const override { return dialect_->error(error); }
   std::string error_end(const ApiError& error) const override { return dialect_->error_end(error); }
@@ -41,21 +36,20 @@ class GenerationJob : public Job {
   RequestId add(const CompletionRequest& request, size_t prompt, const std::shared_ptr<Lease>& lease);
   Request engine_request(const CompletionRequest& request, size_t prompt) const;
   void started(std::shared_ptr<CompletionRequest> request, std::shared_ptr<Lease> kept, std::vector<RequestId> ids);
+  void added(const CompletionRequest& request, RequestTimes::Clock::time_point at);
+  void told(FinishReason reason);
   void take(size_t prompt, RequestOutput output);
   void handle(size_t prompt, RequestOutput& output);
   void count(size_t prompt, const RequestOutput& output);
   void send_chunk(Choice& choice, RequestOutput& output, AnswerDelta delta);
   void complete();
   Usage usage() const;
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - begun_).count(); }
 
   const std::unique_ptr<Dialect> dialect_;
-  const std::string owner_;
   AnswerHead head_;
   SessionUse session_use_;
   std::shared_ptr<Lease> kept_;  // what the answer leaves behind to be gone on from; null where nothing
-  Clock::time_point begun_ = Clock::now(), last_token_;
-  bool had_token_ = false;
+  RequestTimes times_;
 
   std::shared_ptr<const CompletionRequest> request_;      // null until the engine has it
   std::deque<std::pair<size_t, RequestOutput>> pending_;  // given by the engine and not yet handled

@@ -10,8 +10,13 @@ constexpr int kClientGone = 499;  // as nginx logs it; nobody reads it
 
 }  // namespace
 
-Job::Job(Serving& serving, std::shared_ptr<HttpStream> stream, HttpHeaders headers, OnDone on_done)
-    : serving_(serving), stream_(std::move(stream)), headers_(std::move(headers)), on_done_(std::move(on_done)) {}
+Job::Job(Serving& serving, Caller caller, OnDone on_done)
+    : serving_(serving),
+      stream_(std::move(caller.stream)),
+      headers_(std::move(caller.headers)),
+      owner_(std::move(caller.owner)),
+      trace_(std::move(caller.trace)),
+      on_done_(std::move(on_done)) {}
 
 // ---- going in --------------------------------------------------------------------------------------------------
 
@@ -74,6 +79,7 @@ void Job::end_with(const ApiError& error) {
   if (done_) return;
   cancelled_ = true;
   abort_requests();
+  if (trace_) trace_->set("error.type", error.code);
   if (stream_->started()) {
     stream_->write(error_end(error));
     stream_->end();

@@ -17,6 +17,7 @@
 #include "apps/server/completion_request.h"
 #include "apps/server/http_server.h"
 #include "apps/server/metrics.h"
+#include "apps/server/request_trace.h"
 #include "apps/server/session_store.h"
 #include "apps/server/work_queue.h"
 #include "coluber/async_engine.h"
@@ -37,11 +38,19 @@ struct Serving {
   AnswerGrammars* grammars;    // likewise
 };
 
+// Who asked, and how they are answered.
+struct Caller {
+  std::shared_ptr<HttpStream> stream;
+  HttpHeaders headers;                       // of every answer
+  std::string id;                            // of the request
+  std::string owner;                         // whose sessions it may use
+  std::shared_ptr<RequestTrace> trace = {};  // null: nobody wants one
+};
+
 class Job : public std::enable_shared_from_this<Job> {
  public:
   using OnDone = std::function<void(int status)>;  // called once, when neither client nor engine need it any more
-  // `headers` stand in every answer.
-  Job(Serving& serving, std::shared_ptr<HttpStream> stream, HttpHeaders headers, OnDone on_done);
+  Job(Serving& serving, Caller caller, OnDone on_done);
   virtual ~Job() = default;
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -77,8 +86,10 @@ class Job : public std::enable_shared_from_this<Job> {
   void finish(int status);
 
   Serving& serving_;
-  std::shared_ptr<HttpStream> stream_;
-  HttpHeaders headers_;
+  const std::shared_ptr<HttpStream> stream_;
+  const HttpHeaders headers_;
+  const std::string owner_;
+  const std::shared_ptr<RequestTrace> trace_;
   bool done_ = false;
 
  private:

@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "apps/server/http_server.h"
+#include "apps/server/request_trace.h"
 #include "base/error.h"
 
 namespace coluber::server {
@@ -35,7 +36,8 @@ struct Metrics::Impl {
   std::mutex mutex;
   std::map<std::string, prometheus::Counter*> counters;
   std::map<std::string, prometheus::Gauge*> gauges;
-  prometheus::Histogram *first_token_s, *next_token_s, *whole_s, *prompt_tokens, *completion_tokens;
+  prometheus::Histogram *first_token_s, *next_token_s, *whole_s, *queue_s, *prefill_s, *decode_s, *prompt_tokens,
+      *completion_tokens;
 
   Labels with(const Labels& more) const {
     Labels all = labels;
@@ -79,6 +81,9 @@ Metrics::Metrics(const std::string& model_name) : impl_(std::make_unique<Impl>()
   m.next_token_s =
       m.histogram("vllm:inter_token_latency_seconds", "from one token of an answer to the next", kNextTokenS);
   m.whole_s = m.histogram("vllm:e2e_request_latency_seconds", "from the request's coming to its end", kWholeS);
+  m.queue_s = m.histogram("vllm:request_queue_time_seconds", "that a request waited for its first step", kWholeS);
+  m.prefill_s = m.histogram("vllm:request_prefill_time_seconds", "from there to its first token", kWholeS);
+  m.decode_s = m.histogram("vllm:request_decode_time_seconds", "from its first token to its last", kWholeS);
   m.prompt_tokens = m.histogram("vllm:request_prompt_tokens", "tokens of a request's prompts", kTokens);
   m.completion_tokens = m.histogram("vllm:request_generation_tokens", "tokens of a request's answers", kTokens);
   for (const FinishReason reason :
@@ -95,9 +100,14 @@ void Metrics::next_token(double seconds, int64_t tokens) {
   for (int64_t i = 0; i < tokens; ++i) impl_->next_token_s->Observe(seconds / static_cast<double>(tokens));
 }
 
-void Metrics::ended(FinishReason reason, double seconds, int64_t prompt_tokens, int64_t completion_tokens) {
+void Metrics::ended(FinishReason reason, const RequestTimes& times, int64_t prompt_tokens, int64_t completion_tokens) {
   Impl& m = *impl_;
-  m.whole_s->Observe(seconds);
+  m.whole_s->Observe(RequestTimes::between(times.begun, RequestTimes::Clock::now()));
+  if (const auto taken_up = times.taken_up(); taken_up && times.first_token) {
+    m.queue_s->Observe(RequestTimes::between(*times.added, *taken_up));
+    m.prefill_s->Observe(RequestTimes::between(*taken_up, *times.first_token));
+    m.decode_s->Observe(RequestTimes::between(*times.first_token, *times.last_token));
+  }
   m.prompt_tokens->Observe(static_cast<double>(prompt_tokens));
   m.completion_tokens->Observe(static_cast<double>(completion_tokens));
   const std::lock_guard lock(m.mutex);
@@ -171,14 +181,17 @@ void Metrics::Impl::take_sessions(const SessionStore::Counts& sessions) {
   count_to("coluber:sessions_restored_total", "sessions that came back from there", sessions.restored_total);
 }
 
-std::string Metrics::text(const EngineStats& engine, const HttpServerStats& http, const SessionStore::Counts& sessions,
-                          int64_t requests_in_flight) {
+std::string Metrics::text(const EngineStats& engine, const HttpServerStats& http, const ServerCounts& counts) {
   const std::lock_guard lock(impl_->mutex);
   impl_->take_engine(engine);
   impl_->take_http(http);
-  impl_->take_sessions(sessions);
+  impl_->take_sessions(counts.sessions);
+  const std::string help = "spans of traces by what became of them";
+  impl_->count_to("coluber:trace_spans_total", help, counts.traces.exported, {{"result", "exported"}});
+  impl_->count_to("coluber:trace_spans_total", help, counts.traces.dropped, {{"result", "dropped"}});
+  impl_->count_to("coluber:trace_spans_total", help, counts.traces.rejected, {{"result", "rejected"}});
   impl_->set("coluber:requests_in_flight", "requests that were accepted and have not ended",
-             static_cast<double>(requests_in_flight));
+             static_cast<double>(counts.requests_in_flight));
   return prometheus::TextSerializer().Serialize(impl_->registry.Collect());
 }
 

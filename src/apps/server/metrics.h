@@ -9,11 +9,20 @@
 #include <string_view>
 
 #include "apps/server/session_store.h"
+#include "apps/server/trace_exporter.h"
 #include "coluber/engine.h"
 
 namespace coluber::server {
 
 struct HttpServerStats;
+struct RequestTimes;
+
+// What else is told of at the time of asking.
+struct ServerCounts {
+  SessionStore::Counts sessions;
+  TraceExporter::Counts traces;
+  int64_t requests_in_flight = 0;
+};
 
 class Metrics {
  public:
@@ -24,12 +33,11 @@ class Metrics {
 
   void first_token(double seconds);
   void next_token(double seconds, int64_t tokens);  // since the token before
-  void ended(FinishReason reason, double seconds, int64_t prompt_tokens, int64_t completion_tokens);
+  void ended(FinishReason reason, const RequestTimes& times, int64_t prompt_tokens, int64_t completion_tokens);
   void answered(std::string_view route, int status);
 
   // The text format, with the engine's counts as they are now.
-  std::string text(const EngineStats& engine, const HttpServerStats& http, const SessionStore::Counts& sessions,
-                   int64_t requests_in_flight);
+  std::string text(const EngineStats& engine, const HttpServerStats& http, const ServerCounts& counts);
 
  private:
   struct Impl;

@@ -31,6 +31,7 @@ struct ServeOptions {
   int64_t port = 8000;
   std::vector<std::string> api_keys;
   std::optional<std::string> api_key_file;
+  std::optional<std::string> traces_endpoint;
   bool no_page = false;
   std::optional<int64_t> max_session_bytes;
   std::optional<double> session_idle_timeout;
@@ -103,9 +104,12 @@ void declare_access(Arguments& arguments, ServeOptions& options) {
                    "seconds that running requests have to end after SIGTERM or Ctrl-C; a second one stops at once; "
                    "without it 30");
   declare_sessions(arguments, options);
-  arguments.section("Logs");
+  arguments.section("Logs and traces");
   arguments.choice("--access-log", &service.access_log, {"off", "text", "json"},
                    "a line for each request to standard error, without what was asked");
+  arguments.text("--otlp-traces-endpoint", &options.traces_endpoint, "URL",
+                 "send a trace of each request to this collector (OTLP over HTTP, as http://localhost:4318/v1/traces), "
+                 "without what was asked");
   arguments.flag("--log-prompts", &service.log_prompts, "with what was asked: bodies of requests stand in the log");
 }
 
@@ -173,6 +177,7 @@ ServiceOptions service_options(const ServeOptions& options, const std::string& m
   service.http.port = static_cast<int>(options.port);
   service.api_keys = keys(options);
   service.page = !options.no_page;
+  if (options.traces_endpoint) service.traces = server::trace_export(*options.traces_endpoint);
   take(&service.http.header_timeout_s, options.header_timeout);
   take(&service.http.body_timeout_s, options.body_timeout);
   take(&service.http.idle_timeout_s, options.idle_timeout);

@@ -56,6 +56,7 @@ Service::Service(ServiceOptions options, std::unique_ptr<Engine> engine, std::un
   std::random_device random;
   id_prefix_ = fmt::format("{:08x}{:08x}", random(), random());
   metrics_ = std::make_unique<Metrics>(facts_.served_names.front());
+  if (options_.traces) traces_ = std::make_unique<TraceExporter>(*options_.traces);
   http_ = std::make_unique<HttpServer>(
       options_.http,
       [this](HttpRequest request, std::shared_ptr<HttpStream> stream) {
@@ -157,7 +158,24 @@ void Service::handle(HttpRequest request, std::shared_ptr<HttpStream> stream) {
   }
   const Route* route = find_route(*call);
   if (route == nullptr || (!route->is_open && !check_key(*call))) return;
+  if (traces_ && !route->is_open) begin_trace(*call);
   (this->*route->handler)(call);
+}
+
+// Whoever asks for the request's trace decides whether there is one; of others there always is.
+void Service::begin_trace(Call& call) {
+  constexpr size_t kMaxStateBytes = 512;
+  TraceContext context{trace_ids_.trace_id(), {}};
+  if (const std::string* parent = call.request.header("traceparent"))
+    if (auto parsed = parse_traceparent(*parent)) context = std::move(*parsed);
+  if (!context.sampled) return;
+  if (const std::string* state = call.request.header("tracestate"); state && !context.parent_id.empty())
+    if (state->size() <= kMaxStateBytes) context.state = *state;
+  call.trace = std::make_shared<RequestTrace>(std::move(context), trace_ids_,
+                                              fmt::format("{} {}", call.request.method.substr(0, 16), call.route));
+  call.trace->set("http.request.method", call.request.method.substr(0, 16));
+  call.trace->set("http.route", call.route);
+  call.trace->set("gen_ai.request.id", call.id);
 }
 
 // ---- answers ---------------------------------------------------------------------------------------------------
@@ -170,12 +188,14 @@ void Service::answer(Call& call, int status, std::string body, std::string_view 
 }
 
 void Service::answer_error(Call& call, const ApiError& error) {
+  if (call.trace) call.trace->set("error.type", error.code);
   if (error.status == 429 || error.status == 503) call.headers.emplace_back("Retry-After", "1");
   answer(call, error.status, error.json().dump());
 }
 
 void Service::ended(Call& call, int status) {
   metrics_->answered(call.route, status);
+  if (call.trace) traces_->push(call.trace->finish(status));
   if (call.has_place) {
     call.has_place = false;
     --in_flight_;
@@ -192,6 +212,7 @@ void Service::ended(Call& call, int status) {
                          {"status", status},
                          {"ms", ms}});
   if (trace != nullptr) line.set("traceparent", trace->substr(0, kMaxIdBytes));
+  if (call.trace) line.set("trace_id", call.trace->trace_id());
   if (options_.log_prompts && !call.request.body.empty()) line.set("body", call.request.body);
   const std::string text =
       options_.access_log == "json"
@@ -328,7 +349,8 @@ void Service::get_metrics(const std::shared_ptr<Call>& call) {
   const int64_t in_flight = in_flight_;
   // Without a place in the queue: a full server must be seen.
   workers_->push_urgent([this, call, http, in_flight] {
-    std::string text = metrics_->text(engine_->stats(), http, sessions_->counts(), in_flight);
+    const TraceExporter::Counts traces = traces_ ? traces_->counts() : TraceExporter::Counts{};
+    std::string text = metrics_->text(engine_->stats(), http, {sessions_->counts(), traces, in_flight});
     http_->post(
         [this, call, text = std::move(text)] { answer(*call, 200, text, "text/plain; version=0.0.4; charset=utf-8"); });
   });
@@ -364,10 +386,11 @@ void Service::post_detokenize(const std::shared_ptr<Call>& call) {
 
 // ---- text ------------------------------------------------------------------------------------------------------
 
+Caller Service::caller_of(const Call& call) { return {call.stream, call.headers, call.id, owner_of(call), call.trace}; }
+
 void Service::generate(const std::shared_ptr<Call>& call, std::unique_ptr<Dialect> dialect) {
-  start_job(call, [this, &dialect](Call& from, Job::OnDone on_done) {
-    return std::make_shared<GenerationJob>(*serving_, from.stream, std::move(dialect), owner_of(from), from.id,
-                                           from.headers, std::move(on_done));
+  start_job(call, [this, &dialect](Caller caller, Job::OnDone on_done) {
+    return std::make_shared<GenerationJob>(*serving_, std::move(caller), std::move(dialect), std::move(on_done));
   });
 }
 
@@ -379,17 +402,17 @@ void Service::post_ollama_chat(const std::shared_ptr<Call>& call) { generate(cal
 void Service::post_ollama_generate(const std::shared_ptr<Call>& call) { generate(call, ollama_generate()); }
 
 void Service::post_embeddings(const std::shared_ptr<Call>& call) {
-  start_job(call, [this](Call& from, Job::OnDone on_done) {
-    return std::make_shared<EmbeddingJob>(*serving_, from.stream, from.headers, std::move(on_done));
+  start_job(call, [this](Caller caller, Job::OnDone on_done) {
+    return std::make_shared<EmbeddingJob>(*serving_, std::move(caller), std::move(on_done));
   });
 }
 
 void Service::start_job(const std::shared_ptr<Call>& call,
-                        const std::function<std::shared_ptr<Job>(Call& call, Job::OnDone on_done)>& make) {
+                        const std::function<std::shared_ptr<Job>(Caller caller, Job::OnDone on_done)>& make) {
   if (!take_place(*call)) return;
   std::string body = options_.log_prompts ? call->request.body : std::move(call->request.body);
   auto holder = std::make_shared<std::weak_ptr<Job>>();
-  const std::shared_ptr<Job> job = make(*call, [this, call, holder](int status) {
+  const std::shared_ptr<Job> job = make(caller_of(*call), [this, call, holder](int status) {
     if (const auto self = holder->lock()) jobs_.erase(self);
     ended(*call, status);
   });

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -26,7 +27,8 @@ struct ServiceOptions {
   int64_t max_requests_per_key = 0;  // at once; 0: no limit
   double request_timeout_s = 0.0;    // 0: none
   double shutdown_timeout_s = 30.0;
-  std::string access_log = "off";  // "off", "text", "json": one line a request to standard error
+  std::optional<TraceExport> traces;  // nothing: none are made
+  std::string access_log = "off";     // "off", "text", "json": one line a request to standard error
   bool log_prompts = false;
   bool page = true;                       // at /
   std::string tool_call_parser = "auto";  // or a ToolFormat's name
@@ -102,9 +104,11 @@ class Service {
   void roll_session_back(const std::shared_ptr<Call>& call);
   void save_session(const std::shared_ptr<Call>& call);
   static std::string owner_of(const Call& call);
+  static Caller caller_of(const Call& call);
+  void begin_trace(Call& call);
   void generate(const std::shared_ptr<Call>& call, std::unique_ptr<Dialect> dialect);
   void start_job(const std::shared_ptr<Call>& call,
-                 const std::function<std::shared_ptr<Job>(Call& call, Job::OnDone on_done)>& make);
+                 const std::function<std::shared_ptr<Job>(Caller caller, Job::OnDone on_done)>& make);
   Json model_json(const std::string& name) const;
 
   void choose_readers(const Engine& engine);
@@ -117,6 +121,8 @@ class Service {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<AnswerGrammars> grammars_;  // null where there is no tokenizer
   std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<TraceExporter> traces_;  // null: nobody wants them
+  TraceIds trace_ids_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<AsyncEngine> engine_;
   std::unique_ptr<WorkQueue> workers_;

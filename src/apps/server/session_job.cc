@@ -13,10 +13,6 @@ constexpr size_t kMaxNameBytes = 256;
 
 }  // namespace
 
-SessionJob::SessionJob(Serving& serving, std::shared_ptr<HttpStream> stream, std::string owner, HttpHeaders headers,
-                       OnDone on_done)
-    : Job(serving, std::move(stream), std::move(headers), std::move(on_done)), owner_(std::move(owner)) {}
-
 Result<SessionJob::Wanted> SessionJob::read(JsonFields& fields, const ModelFacts& facts, const Engine& engine) {
   Wanted wanted;
   check_model(fields, facts);

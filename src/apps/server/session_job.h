@@ -15,9 +15,7 @@ namespace coluber::server {
 
 class SessionJob : public Job {
  public:
-  // `owner`: whose it is.
-  SessionJob(Serving& serving, std::shared_ptr<HttpStream> stream, std::string owner, HttpHeaders headers,
-             OnDone on_done);
+  using Job::Job;
   // Asks for every field that a body may have.
   static void describe(JsonFields& fields, const ModelFacts& facts, const Engine& engine) {
     (void)read(fields, facts, engine);
@@ -41,8 +39,6 @@ class SessionJob : public Job {
   // On the engine's thread: the prompt has been read, or not.
   void ended(Lease& lease, const RequestOutput& output, int32_t last_token);
   void tell(const Json& session);
-
-  const std::string owner_;
 };
 
 }  // namespace coluber::server

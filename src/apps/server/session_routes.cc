@@ -24,8 +24,8 @@ std::string Service::owner_of(const Call& call) {
 }
 
 void Service::post_sessions(const std::shared_ptr<Call>& call) {
-  start_job(call, [this](Call& from, Job::OnDone on_done) {
-    return std::make_shared<SessionJob>(*serving_, from.stream, owner_of(from), from.headers, std::move(on_done));
+  start_job(call, [this](Caller caller, Job::OnDone on_done) {
+    return std::make_shared<SessionJob>(*serving_, std::move(caller), std::move(on_done));
   });
 }
 
