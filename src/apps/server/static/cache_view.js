@@ -16,7 +16,7 @@ function reasonText(cache) {
     no_common_prefix: "No earlier request began like this one.",
     different_adapter_or_salt: "An earlier request began like this one, under another cache salt.",
     no_checkpoint_before_divergence:
-      `An earlier request began with the same ${common}, but no state was kept so late before the two part. The next one like it finds one.`,
+      `An earlier request began with the same ${common}, but no state of it was kept there. The next one like it finds one.`,
     evicted: `The state behind the same ${common} was kept, and dropped for want of memory.`,
   };
   return texts[cache.miss_reason] || (cache.miss_reason ? `Reason: ${cache.miss_reason}.` : "");
