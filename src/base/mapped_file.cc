@@ -37,9 +37,15 @@ class Descriptor {
   int fd_;
 };
 
+// What the operator can do about it, where the system's words don't say so.
+const char* remedy(int error) {
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG) return "; free some space or name another place";
+  return "";
+}
+
 [[noreturn]] void throw_system(const char* what, const std::string& path, int error) {
   const ErrorCode code = error == ENOENT || error == ENOTDIR ? ErrorCode::kNotFound : ErrorCode::kIo;
-  throw make_error(code, "cannot {} '{}': {}", what, path, std::strerror(error));
+  throw make_error(code, "cannot {} '{}': {}{}", what, path, std::strerror(error), remedy(error));
 }
 
 int open_for_reading(const std::string& path, struct stat& status) {

@@ -185,8 +185,8 @@ void check_parts(std::span<const SessionPart> parts, const SessionLayout& to) {
     const auto expected = static_cast<int64_t>(i);
     if (rank.size != std::ssize(parts) || rank.rank != expected)
       throw make_error(ErrorCode::kInvalidData,
-                       "part {} of {} is the share of rank {} of {}; all parts of one session are needed, in order", i,
-                       parts.size(), rank.rank, rank.size);
+                       "part {} of {} is the share of rank {} of {}; name the shares of all {} ranks, each once", i,
+                       parts.size(), rank.rank, rank.size, rank.size);
     if (const std::string why = difference(*parts[0].layout, *parts[i].layout); !why.empty())
       throw make_error(ErrorCode::kInvalidData, "part {} of {} is of another session: {}", i, parts.size(), why);
   }

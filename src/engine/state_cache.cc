@@ -29,6 +29,16 @@ constexpr int64_t kMostNodes = int64_t{1} << 22;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Of one sequence's first token, by kind; a kind that the model has not is not spoken of.
+std::string needs_text(const StateLayout& states, const AttentionLayout& pages) {
+  std::string text;
+  if (states.slot_bytes > 0) text = fmt::format("{} for its states", format_bytes(states.slot_bytes));
+  if (pages.page_bytes > 0)
+    text += fmt::format("{}{} for the first {} tokens of attention", text.empty() ? "" : ", ",
+                        format_bytes(pages.page_bytes), pages.block_size);
+  return text;
+}
+
 }  // namespace
 
 PrefixHash StateCache::hash_of_nothing(bool long_rope) {
@@ -48,12 +58,11 @@ StateCache::StateCache(const EngineConfig& config, Device& device, const StateCa
   make_pools(config);
   tags_ = StateTagTable("states", slots_->max_pages());
   if (!can_ever_hold(1))
-    throw make_error(
-        ErrorCode::kOutOfMemory,
-        "one sequence needs {} of cache ({} for its states, {} for the first {} tokens of attention) and {} "
-        "may be used; allow {} bytes or more (--kv-cache-memory-bytes)",
-        format_bytes(bytes_for(1)), format_bytes(state_layout_.slot_bytes), format_bytes(attention_layout_.page_bytes),
-        attention_layout_.block_size, format_bytes(memory_bytes_), bytes_for(1));
+    throw make_error(ErrorCode::kOutOfMemory,
+                     "one sequence needs {} of cache ({}) and {} may be used; allow {} bytes or more "
+                     "(--kv-cache-memory-bytes)",
+                     format_bytes(bytes_for(1)), needs_text(state_layout_, attention_layout_),
+                     format_bytes(memory_bytes_), bytes_for(1));
   find_floats(config);
   find_rings(config);
   make_tree();

@@ -39,6 +39,11 @@ class BadInput(CliTest):
                 self.skipTest(f"this file system has no file of a terabyte: {error}")
         self.fails(None, "run", model, "--prompt-ids", "1", says=["1.1 TB", "available"])
 
+    def test_too_little_memory_is_told_by_the_kinds_that_the_model_has(self):
+        states = self.fails(None, "run", "-p", "x", "--kv-cache-memory-bytes", "1MB", says=["one sequence needs", "states", "--kv-cache-memory-bytes"])
+        self.assertNotIn("attention", states.err)
+        self.fails(None, "run", DATA / "lfm2", "--prompt-ids", "1", "--kv-cache-memory-bytes", "100", says=["states", "tokens of attention"])
+
     @unittest.skipIf(SANITIZED, "a sanitizer needs far more address space than the program")
     def test_a_small_address_space_ends_in_a_message(self):
         def limited(kilobytes):

@@ -91,7 +91,7 @@ class Inspect(CliTest):
     def test_picture_has_strip_legend_memory_and_table(self):
         out = self.succeeds("inspect", DATA / "lfm2").out
         for words in ["lfm2", "Layers", "short_conv", "full_attention", "Weights", "State, a sequence", "Attention, a token",
-                      "Memory against context", "page bytes", "model.layers.0"]:
+                      "Prefill checkpoint at every token", "Memory against context", "page bytes", "model.layers.0"]:
             self.assertIn(words, out)
 
     def test_states_that_grow_with_the_sequence_are_not_said_to_be_of_one_size(self):

@@ -97,7 +97,7 @@ class Sessions(CliTest):
                 copy.write_bytes(self.session.read_bytes())
                 self.assertEqual(self.run_json(*args, self.folder / "back")["output_ids"], self.run_json(*args, copy)["output_ids"])
         self.fails(None, "run", DATA / "jamba_bf16", "-n", 2, "--session", self.folder / "out.0", says="rank 0 of 2")
-        self.fails(None, "session", "import", self.folder / "out.0", "-o", self.folder / "x", says="all parts")
+        self.fails(None, "session", "import", self.folder / "out.0", "-o", self.folder / "x", says="each once")
         self.fails(USAGE, "session", "export", self.folder / "out.0", "-o", self.folder / "x", says="import")
 
     def test_states_of_whole_numbers_and_pages_of_bytes_take_their_scales_along(self):
@@ -133,6 +133,32 @@ class Sessions(CliTest):
         self.fails(None, "run", "--prompt-ids", "5", "--session", self.folder / "no" / "x", says="--session")
         model = self.copy_model(BUILTIN)
         self.fails(USAGE, "run", model, "--prompt-ids", "5", "--session", model / "config.json", says="a file of the model")
+
+    def test_an_answer_is_told_also_where_its_session_cannot_be_kept(self):
+        self.saved()
+        old = self.session.read_bytes()
+
+        def set_limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails instead, as on a full disk
+            resource.setrlimit(resource.RLIMIT_FSIZE, (len(old) // 2, len(old) // 2))
+        for flags in ([], ["--json"]):
+            with self.subTest(flags=flags):
+                words = [PROGRAM, "run", "-n", "4", *GREEDY, "--session", str(self.session), *flags]
+                result = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        env=environment(), preexec_fn=set_limit, timeout=120)
+                self.assertGreater(result.returncode, 0)
+                self.assertTrue(result.stdout.endswith(b"\n"), result.stdout)
+                if flags:
+                    self.assertEqual(len(json.loads(result.stdout)["output_ids"]), 4)
+                self.assertRegex(result.stderr.decode(), r"^coluber: cannot write '.*chat.session': .*; free some space or name another place\n$")
+                self.assertEqual(self.session.read_bytes(), old)
+
+    def test_shares_that_lack_or_repeat_a_rank_are_refused(self):
+        self.saved()
+        shares = [f"{self.session}.{rank}" for rank in (0, 1)]
+        self.succeeds("session", "export", self.session, "--tensor-parallel-size", "2", "-o", self.session)
+        for files in (shares[:1], shares[1:], [shares[0]] * 2, [shares[1]] * 2):
+            self.fails(None, "session", "import", *files, "-o", self.folder / "back", says="the shares of all 2 ranks, each once")
 
     def test_usage(self):
         self.fails(USAGE, "session", says="show, export and import")

@@ -47,6 +47,9 @@ class Usage(CliTest):
 
     def test_unknown_option_suggests_the_nearest(self):
         self.fails(USAGE, "run", "-p", "x", "--temprature", "1", says=["'--temprature'", "'--temperature'"])
+        # What one command calls --out another calls --output.
+        self.fails(USAGE, "logits", "--output", "x", says=["'--output'", "mean '--out'"])
+        self.fails(USAGE, "session", "export", "x", "--out", "y", says=["'--out'", "mean '--output'"])
 
     def test_unknown_option_without_a_near_one_is_refused_by_name(self):
         self.fails(USAGE, "run", "-p", "x", "--frobnicate", says="'--frobnicate'")

@@ -187,13 +187,18 @@ struct Arguments::Impl {
         {std::string(flags), std::string(meta), std::move(help), option, std::move(apply)});
   }
 
-  // The known flag that is nearest to a mistyped one; empty where none is near.
+  // The known flag that is nearest to a mistyped one, or that it shortens or goes on from; empty where none is near.
   std::string nearest(std::string_view word) const {
     std::string best;
     size_t best_distance = 3;
     for (const Section& section : sections) {
       for (const Declared& declared : section.options) {
         const std::string name = long_name(declared.flags);
+        // Of --out and --output one command has the one; "--a" begins too much to be a hint.
+        const std::string_view shorter = word.size() < name.size() ? word : std::string_view(name);
+        if (best.empty() && shorter.size() >= std::string_view("--out").size() &&
+            word.substr(0, shorter.size()) == name.substr(0, shorter.size()))
+          best = name;
         const size_t distance = edit_distance(word, name);
         if (distance < best_distance) best_distance = distance, best = name;
       }

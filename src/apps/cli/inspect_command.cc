@@ -70,7 +70,9 @@ class Painter {
                                                   : fmt::format("{} tokens", facts.max_model_len));
     output().print("Prefill checkpoint {}\n\n",
                    facts.prefill_checkpoint_alignment
-                       ? fmt::format("every {} tokens", *facts.prefill_checkpoint_alignment)
+                       ? (*facts.prefill_checkpoint_alignment == 1
+                              ? std::string("at every token")
+                              : fmt::format("every {} tokens", *facts.prefill_checkpoint_alignment))
                        : "none: a layer cannot export a state inside a prefill");
   }
 

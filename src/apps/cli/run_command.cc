@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <utility>
 
 #include "apps/cli/arguments.h"
@@ -284,9 +285,18 @@ Generated generate_in_session(Engine& engine, RunSession& session, const std::ve
     result.error = output.error;
     result.error_code = output.error_code;
   }
-  // A session that failed is not worth more than the one in the file.
-  if (result.finish_reason != FinishReason::kError) session.save();
   return result;
+}
+
+// What went wrong, if anything did.
+std::exception_ptr save(const RunSession& session, const Generated& generated) {
+  try {
+    // A session that failed is not worth more than the one in the file.
+    if (generated.finish_reason != FinishReason::kError) session.save();
+  } catch (const Error&) {
+    return std::current_exception();
+  }
+  return nullptr;
 }
 
 // The engine gives text, which hides the bytes of a token that is part of a character; so the tokenizer is read again.
@@ -318,6 +328,13 @@ Json result_json(const Engine& engine, const std::vector<int32_t>& prompt, const
                                   {"prompt_tps", rate(prompt_tokens - generated.cached_tokens, timings.prefill_s)},
                                   {"decode_tps", rate(completion_tokens - 1, timings.decode_s)}});
   return out;
+}
+
+void tell_json(const Engine& engine, const std::string& model, const std::vector<int32_t>& prompt,
+               const Generated& generated, const Timings& timings, bool with_logprobs) {
+  std::optional<Json> logprobs;
+  if (with_logprobs) logprobs = logprobs_json(engine, model, generated);
+  output().write(json_line(result_json(engine, prompt, generated, timings, logprobs)));
 }
 
 void report_timings(int64_t prompt_tokens, int64_t completion_tokens, const Timings& timings) {
@@ -374,14 +391,15 @@ int run_command(const std::vector<std::string>& args) {
 
   const Generated generated = session ? generate_in_session(*engine, *session, ids, sampling, !options.json, &timings)
                                       : generate(*engine, ids, sampling, std::move(form), !options.json, &timings);
+  // Saved before the answer is told, which a closed pipe may end; told also where it cannot be saved.
+  const std::exception_ptr unsaved = session ? save(*session, generated) : nullptr;
   if (options.json) {
-    std::optional<Json> logprobs;
-    if (sampling.logprobs) logprobs = logprobs_json(*engine, model, generated);
-    output().write(json_line(result_json(*engine, ids, generated, timings, logprobs)));
+    tell_json(*engine, model, ids, generated, timings, sampling.logprobs.has_value());
   } else {
     output().write("\n");
   }
   output().flush();
+  if (unsaved) std::rethrow_exception(unsaved);
   if (generated.finish_reason == FinishReason::kError) throw Error(generated.error_code, "run: " + generated.error);
   if (interrupted()) throw Error(ErrorCode::kCancelled, "stopped by Ctrl-C");
   if (options.verbose || (stderr_is_terminal() && !options.json)) {

@@ -163,7 +163,7 @@ std::string sim_summary(const SimResult& result) {
                   result.steps, seconds_text(result.wall_s));
   out += fmt::format("prompt tokens from the cache   {:5.1f} %   (earlier requests began with {:.1f} %)\n",
                      100.0 * hit_rate(result), 100.0 * reachable_rate(result));
-  out += fmt::format("memory at most                 {} of states, {} of attention pages, of {}\n",
+  out += fmt::format("most memory of each kind       {} of states, {} of attention pages, of {} for both\n",
                      bytes_text(cache.peak_recurrent_bytes), bytes_text(cache.peak_attention_bytes),
                      bytes_text(result.memory_bytes));
   out +=
