@@ -8,16 +8,20 @@ namespace coluber {
 
 namespace {
 
-// Infinities and NaN have every bit of the exponent set. Blocks without a branch inside let the compiler use vectors.
+// Infinities and NaN have every bit of the exponent set. Blocks without a branch inside let the compiler use vectors,
+// and elements are read where they lie.
 template <typename Bits>
 bool no_full_exponent(const std::byte* data, int64_t count, Bits exponent) {
   constexpr int64_t kBlock = 1024;
-  Bits block[kBlock];
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t size = std::min(kBlock, count - begin);
-    std::memcpy(block, data + begin * static_cast<int64_t>(sizeof(Bits)), static_cast<size_t>(size) * sizeof(Bits));
+    const std::byte* block = data + begin * static_cast<int64_t>(sizeof(Bits));
     Bits bad = 0;
-    for (int64_t i = 0; i < size; ++i) bad |= static_cast<Bits>((block[i] & exponent) == exponent);
+    for (int64_t i = 0; i < size; ++i) {
+      Bits bits;
+      std::memcpy(&bits, block + i * static_cast<int64_t>(sizeof(Bits)), sizeof(Bits));
+      bad |= static_cast<Bits>((bits & exponent) == exponent);
+    }
     if (bad != 0) return false;
   }
   return true;

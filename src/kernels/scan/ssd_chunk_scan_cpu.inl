@@ -70,30 +70,50 @@ inline SsdScratch ssd_scratch(const SsdArgs& args, const SsdPlan& plan, float* m
   return s;
 }
 
-// One head's state [P, N] to scratch [N, np] and back.
+// One head's state [P, N] to scratch [N, np] and back, in squares: stores take two thirds of what they took element by
+// element, loads a third (Zen 5, 3 MB of states). Narrow elements pass through float32 lines.
+inline constexpr int64_t kSsdLines = 4;
+inline constexpr int64_t kSsdLine = kMaxSsdState + kLanes;
+
 template <typename S>
 inline void ssd_load_state(const S* in, int64_t p, int64_t n, int64_t np, float* out) {
-  alignas(64) float line[kMaxSsdState + kLanes];
   if (in == nullptr || np > p) std::memset(out, 0, static_cast<size_t>(n * np) * sizeof(float));
   if (in == nullptr) return;
-  for (int64_t row = 0; row < p; ++row) {
-    const S* from = in + row * n;
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) store(line + i, load_state(from + i));
-    if (i < n) store(line + i, load_state_n(from + i, static_cast<int>(n - i)));
-    for (i = 0; i < n; ++i) out[i * np + row] = line[i];
+  if constexpr (std::is_same_v<S, float>) {
+    transpose_into(in, n, p, n, out, np);
+  } else {
+    alignas(64) float lines[kSsdLines * kSsdLine];
+    for (int64_t first = 0; first < p; first += kSsdLines) {
+      const int64_t rows = std::min(kSsdLines, p - first);
+      for (int64_t row = 0; row < rows; ++row) {
+        const S* from = in + (first + row) * n;
+        float* line = lines + row * kSsdLine;
+        int64_t i = 0;
+        for (; i + kLanes <= n; i += kLanes) store(line + i, load_state(from + i));
+        if (i < n) store(line + i, load_state_n(from + i, static_cast<int>(n - i)));
+      }
+      transpose_into(lines, kSsdLine, rows, n, out + first, np);
+    }
   }
 }
 
 template <typename S>
 inline void ssd_store_state(const float* in, int64_t p, int64_t n, int64_t np, S* out) {
-  alignas(64) float line[kMaxSsdState + kLanes];
-  for (int64_t row = 0; row < p; ++row) {
-    S* to = out + row * n;
-    for (int64_t i = 0; i < n; ++i) line[i] = in[i * np + row];
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) store_state(to + i, load(line + i));
-    if (i < n) store_state_n(to + i, load(line + i), static_cast<int>(n - i));
+  if constexpr (std::is_same_v<S, float>) {
+    transpose_into(in, np, n, p, out, n);
+  } else {
+    alignas(64) float lines[kSsdLines * kSsdLine];
+    for (int64_t first = 0; first < p; first += kSsdLines) {
+      const int64_t rows = std::min(kSsdLines, p - first);
+      transpose_into(in + first, np, n, rows, lines, kSsdLine);
+      for (int64_t row = 0; row < rows; ++row) {
+        S* to = out + (first + row) * n;
+        const float* line = lines + row * kSsdLine;
+        int64_t i = 0;
+        for (; i + kLanes <= n; i += kLanes) store_state(to + i, load(line + i));
+        if (i < n) store_state_n(to + i, load(line + i), static_cast<int>(n - i));
+      }
+    }
   }
 }
 
