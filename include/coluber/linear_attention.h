@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The linear-attention backend (lightning attention): its metadata of the contract's seven fields and the states wanted
-// from inside prefills, builder and backend.
+// The linear-attention backend (lightning attention): its metadata of the contract's seven fields, which rows have a
+// state and the states wanted from inside prefills, builder and backend.
 #pragma once
 
 #include <memory>
@@ -21,6 +21,7 @@ struct LinearAttentionMetadata : AttentionMetadata {
   std::vector<int32_t> query_start_loc;       // [R+1], not rebased
   std::vector<int32_t> seq_lens;              // [R]
   std::vector<int32_t> state_indices_tensor;  // [R], column 0 of the block table
+  std::vector<uint8_t> has_initial_states;    // [R] length exceeds query
   PrefillExports exports;
 };
 

@@ -69,7 +69,7 @@ MambaSpec linear_spec(MambaCacheMode mode = MambaCacheMode::kNone) {
   return spec;
 }
 
-TEST(LinearAttentionBuilder, FillsItsSevenFields) {
+TEST(LinearAttentionBuilder, FillsItsSevenFieldsAndWhichRowsHaveAState) {
   static_assert(LinearAttentionMetadataBuilder::reorder_batch_threshold == 1);
   Batch batch;
   batch.query_lens = {1, 1, 4, 0};
@@ -86,6 +86,7 @@ TEST(LinearAttentionBuilder, FillsItsSevenFields) {
   EXPECT_EQ(out.query_start_loc, (Ints{0, 1, 2, 6, 6}));
   EXPECT_EQ(out.seq_lens, (Ints{9, 1, 20, 0}));
   EXPECT_EQ(out.state_indices_tensor, (Ints{1, 3, 5, 0}));
+  EXPECT_EQ(out.has_initial_states, (std::vector<uint8_t>{1, 0, 1, 0}));
 }
 
 TEST(LinearAttentionBuilder, AlignModeReadsTheRunningColumn) {

@@ -32,8 +32,13 @@ const LinearAttentionMetadata& LinearAttentionMetadataBuilder::build(int64_t, co
   COLUBER_CHECK(common.num_reqs == 0 || (states.rows >= common.num_reqs && states.cols >= 1),
                 "a block table of {} rows and {} columns for {} requests", states.rows, states.cols, common.num_reqs);
   metadata_.state_indices_tensor.resize(static_cast<size_t>(common.num_reqs));
-  for (int64_t row = 0; row < common.num_reqs; ++row)
-    metadata_.state_indices_tensor[static_cast<size_t>(row)] = states.at(row, 0);
+  metadata_.has_initial_states.resize(static_cast<size_t>(common.num_reqs));
+  for (int64_t row = 0; row < common.num_reqs; ++row) {
+    const auto r = static_cast<size_t>(row);
+    metadata_.state_indices_tensor[r] = states.at(row, 0);
+    metadata_.has_initial_states[r] =
+        common.seq_lens[r] > common.query_start_loc[r + 1] - common.query_start_loc[r] ? 1 : 0;
+  }
   build_prefill_exports(common, metadata_.num_decodes, metadata_.exports);
   return metadata_;
 }

@@ -7,14 +7,26 @@
 #include "kernels/cuda_math.cuh"
 #include "kernels/state_slots.h"
 
-// Exports `function(args, launch)` as operation `name` (kernels/op.h).
-#define COLUBER_CUDA_OPERATION(name, Args, function)                                                               \
-  extern "C" __attribute__((visibility("default"))) coluber::CudaStatus coluber_cuda_run_##name(                   \
-      const void* args, const coluber::CudaLaunch* launch) {                                                       \
-    return coluber::function(*static_cast<const coluber::Args*>(args), static_cast<cudaStream_t>(launch->stream)); \
+// Exports `function(args, stream)` or, where it needs scratch memory, `function(args, launch)` as operation `name`
+// (kernels/op.h).
+#define COLUBER_CUDA_OPERATION(name, Args, function)                                                     \
+  extern "C" __attribute__((visibility("default"))) coluber::CudaStatus coluber_cuda_run_##name(         \
+      const void* args, const coluber::CudaLaunch* launch) {                                             \
+    return coluber::run_operation(coluber::function, *static_cast<const coluber::Args*>(args), *launch); \
   }
 
 namespace coluber {
+
+template <typename Args>
+CudaStatus run_operation(CudaStatus (*function)(const Args&, cudaStream_t), const Args& args,
+                         const CudaLaunch& launch) {
+  return function(args, static_cast<cudaStream_t>(launch.stream));
+}
+template <typename Args>
+CudaStatus run_operation(CudaStatus (*function)(const Args&, const CudaLaunch&), const Args& args,
+                         const CudaLaunch& launch) {
+  return function(args, launch);
+}
 
 // The row's slots; no target where it has none, and no source where it starts from zeros.
 struct RowSlots {

@@ -13,7 +13,7 @@
 #include "base/dtype.h"
 #include "kernels/op_test.h"
 #include "kernels/state_slots_test.h"
-#include "tensor/cuda_device.h"
+#include "tensor/cuda_step.h"
 
 namespace coluber {
 
@@ -259,6 +259,15 @@ class CudaTest : public testing::Test {
     EXPECT_TRUE(first == second) << name << ": another run, other states";
     held.bytes = std::move(first);
     return y;
+  }
+  // As a step of the engine does, whose arrays are all the device's already.
+  template <typename Function, typename Args>
+  void run(const Operation<Function>& operation, const Args& args) {
+    CudaStep step(*device_);
+    step.begin();
+    Workspace workspace(*device_);
+    operation(args, Execution{nullptr, &workspace, &step});
+    device_->synchronize();
   }
   CudaDevice* device_ = nullptr;
 };

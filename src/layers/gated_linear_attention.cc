@@ -58,13 +58,16 @@ GatedLinearAttention::GatedLinearAttention(const GatedLinearAttentionConfig& con
     gk_up_.emplace(loader, "gk_proj.1", config_.gate_low_rank_dim, keys, true);
   }
   if (config_.decay == LinearDecay::kConstant) {
+    std::vector<float> slopes;
     for (int64_t h = 0; h < config_.num_heads; ++h)
-      slopes_.push_back(static_cast<float>(-std::log1p(-std::exp2(-5.0 - static_cast<double>(h)))));
+      slopes.push_back(static_cast<float>(-std::log1p(-std::exp2(-5.0 - static_cast<double>(h)))));
+    slopes_ = loader.place(std::move(slopes));
   }
+  lower_bound_ = loader.place(config_.lower_bound);
   if (config_.output_gate) g_proj_.emplace(loader, "g_proj", config_.hidden_size, values, false);
   if (config_.norm_weight)
     norm_weight_ =
-        loader.take_float(config_.norm + ".weight", Shape{config_.norm_all_heads ? values : config_.head_v_dim});
+        loader.take_array(config_.norm + ".weight", Shape{config_.norm_all_heads ? values : config_.head_v_dim});
   loader.config().register_layer(*this);
 }
 
@@ -157,7 +160,7 @@ void GatedLinearAttention::decay(const ForwardBatch& batch, const float* x, floa
   if (config_.decay == LinearDecay::kBounded) {
     BoundedDecayArgs gate;
     gate.x = k;
-    gate.lower = config_.lower_bound.empty() ? nullptr : config_.lower_bound.data();
+    gate.lower = lower_bound_.data();
     gate.a = a;
     gate.tokens = tokens;
     gate.channels = channels;
@@ -183,7 +186,7 @@ void GatedLinearAttention::finish(const ForwardBatch& batch, const float* x, flo
   args.norm.x = args.norm.y = out;
   args.norm.x_stride = args.norm.y_stride = args.z_stride = args.norm.cols;
   args.norm.rows = tokens * width / args.norm.cols;
-  args.norm.weight = norm_weight_.empty() ? nullptr : norm_weight_.data();
+  args.norm.weight = norm_weight_.data();
   args.norm.eps = static_cast<float>(config_.norm_eps);
   if (!g_proj_) {
     rms_norm()(args.norm, batch);

@@ -97,8 +97,9 @@ class GatedLinearAttention : public MambaBase {
   std::vector<Input> inputs_;  // q, k, v
   std::optional<Linear> gk_down_, gk_up_, g_proj_;
   Linear o_proj_;
-  std::vector<float> norm_weight_;  // [V] or [H * V], or empty
-  std::vector<float> slopes_;       // [H], kConstant
+  FloatArray norm_weight_;  // [V] or [H * V], or empty
+  FloatArray slopes_;       // [H], kConstant
+  FloatArray lower_bound_;  // as configured
 };
 
 }  // namespace coluber

@@ -53,7 +53,7 @@ std::vector<Linear> take_qkv(const LinearAttentionConfig& config, WeightLoader& 
   }
   const TensorView weight = loader.take(config.qkv_proj + ".weight", Shape{3 * inner, config.hidden_size});
   std::vector<float> bias;
-  if (config.qkv_bias) bias = loader.take_float(config.qkv_proj + ".bias", Shape{3 * inner});
+  if (config.qkv_bias) bias = loader.read_float(config.qkv_proj + ".bias", Shape{3 * inner});
   for (int64_t part = 0; part < 3; ++part) {
     std::vector<float> own;
     if (config.qkv_bias) own.assign(bias.begin() + part * inner, bias.begin() + (part + 1) * inner);
@@ -88,8 +88,8 @@ LinearAttention::LinearAttention(const LinearAttentionConfig& config, WeightLoad
       qkv_(take_qkv(config_, loader)),
       output_gate_(loader, config_.output_gate, config_.hidden_size, inner(), false),
       out_proj_(loader, config_.out_proj, inner(), config_.hidden_size, config_.out_bias),
-      norm_weight_(loader.take_float(config_.norm + ".weight", Shape{inner()})),
-      slopes_(lightning_slopes(config_.num_heads, config_.layer, config_.num_layers, config_.slopes)) {
+      norm_weight_(loader.take_array(config_.norm + ".weight", Shape{inner()})),
+      slopes_(loader.place(lightning_slopes(config_.num_heads, config_.layer, config_.num_layers, config_.slopes))) {
   if (config_.qk_norm) {
     q_norm_.emplace(loader, config_.q_norm, config_.head_dim, config_.norm_eps);
     k_norm_.emplace(loader, config_.k_norm, config_.head_dim, config_.norm_eps);

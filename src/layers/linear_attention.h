@@ -87,8 +87,8 @@ class LinearAttention : public MambaBase {
   std::vector<Linear> qkv_;  // one by head, or q, k and v
   Linear output_gate_, out_proj_;
   std::optional<RmsNorm> q_norm_, k_norm_;
-  std::vector<float> norm_weight_;  // [H * D]
-  std::vector<float> slopes_;       // [H]
+  FloatArray norm_weight_;  // [H * D]
+  FloatArray slopes_;       // [H]
 };
 
 }  // namespace coluber

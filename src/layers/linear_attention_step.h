@@ -18,8 +18,8 @@ namespace coluber {
 
 class LinearAttentionStep {
  public:
-  // Takes scratch from the batch's workspace. Throws Error(kInternal) where the layer has no cache, its states are not
-  // whole on this rank (`state_elements`: of each state), or the metadata's rows do not fit the batch.
+  // Throws Error(kInternal) where the layer has no cache, its states are not whole on this rank (`state_elements`: of
+  // each state), or the metadata's rows do not fit the batch.
   LinearAttentionStep(const MambaBase& layer, const ForwardBatch& batch, std::initializer_list<int64_t> state_elements);
 
   // `state` is the place in the layer's cache. The arguments say everything but state, rows and starts. Tokens that pad
@@ -29,12 +29,12 @@ class LinearAttentionStep {
 
  private:
   StateSlots slots(size_t state, int64_t first_row) const;
-  void zero_padding(float* rows, int64_t stride, int64_t width) const;
+  const int32_t* starts(int64_t first_row) const;
+  void zero_padding(float* rows, int64_t width) const;
 
   const MambaBase& layer_;
   const ForwardBatch& batch_;
   const LinearAttentionMetadata& metadata_;
-  uint8_t* has_initial_state_ = nullptr;  // [R]
 };
 
 }  // namespace coluber

@@ -2,12 +2,12 @@
 #include "layers/moe.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/block_type.h"
 #include "base/dtype.h"
 #include "base/error.h"
 #include "coluber/config.h"
+#include "kernels/elementwise/scale.h"
 #include "kernels/gemm/gemm.h"
 #include "tensor/workspace.h"
 
@@ -99,6 +99,13 @@ void add_always(const MoeConfig& c, WeightLoader loader, std::vector<Expert>& ex
   }
 }
 
+PlacedArray<ExpertOnDevice> table_of(const std::vector<Expert>& experts, Device& device) {
+  std::vector<ExpertOnDevice> table;
+  for (const Expert& e : experts)
+    table.push_back({e.w1.data(), e.w3.data(), e.w2.data(), e.w1.dtype(), e.w3.dtype(), e.w2.dtype()});
+  return {std::move(table), device};
+}
+
 }  // namespace
 
 Experts::Experts(const MoeConfig& given, WeightLoader loader)
@@ -117,13 +124,14 @@ Experts::Experts(const MoeConfig& given, WeightLoader loader)
   loader.count_matmul(-(packer.parameters() / config.num_experts * idle),
                       -(packer.bytes() / config.num_experts * idle));
   if (config.num_always > 0) add_always(config, loader.scoped(config.always), experts_);
+  if (!loader.device().is_host() && !loader.describe_only()) on_device_ = table_of(experts_, loader.device());
 }
 
 void Experts::forward(const ForwardBatch& batch, const float* x, const int32_t* ids, const float* weights,
                       int64_t num_chosen, float* y, bool accumulate) const {
-  run_experts(
-      {x, y, batch.num_tokens(), experts_, ids, weights, num_chosen, accumulate, allow_bf16_, activation_, limit_},
-      *batch.thread_pool, *batch.workspace);
+  run_experts()(ExpertsArgs{x, y, batch.num_tokens(), experts_, ids, weights, num_chosen, accumulate, allow_bf16_,
+                            activation_, limit_, on_device_.data()},
+                batch);
 }
 
 MoeBlock::MoeBlock(const MoeConfig& config, WeightLoader loader)
@@ -131,7 +139,7 @@ MoeBlock::MoeBlock(const MoeConfig& config, WeightLoader loader)
       gate_(loader, config_.gate, config_.hidden_size, config_.num_experts + config_.num_always, false),
       experts_(config_, loader) {
   if (!config_.selection_bias.empty())
-    selection_bias_ = loader.take_float(config_.selection_bias, Shape{config_.num_experts});
+    selection_bias_ = loader.take_array(config_.selection_bias, Shape{config_.num_experts});
   if (config_.latent_size > 0) {
     latent_in_.emplace(loader, config_.latent_in, config_.hidden_size, config_.latent_size, config_.latent_bias);
     latent_out_.emplace(loader, config_.latent_out, config_.latent_size, config_.hidden_size, config_.latent_bias);
@@ -165,13 +173,13 @@ void MoeBlock::route_and_run(const ForwardBatch& batch, const float* x, const fl
   float* weights = batch.workspace->take<float>(tokens * chosen);
   gate_.forward(batch, x, tokens, logits);
   RouterArgs args{logits, tokens, config_.num_experts, config_.top_k, config_.renormalize, ids, weights, config_.score};
-  args.selection_bias = selection_bias_.empty() ? nullptr : selection_bias_.data();
+  args.selection_bias = selection_bias_.data();
   args.num_groups = config_.num_groups;
   args.topk_groups = config_.topk_groups;
   args.epsilon = static_cast<float>(config_.epsilon);
   args.scale = static_cast<float>(config_.scale);
   args.num_always = config_.num_always;
-  route_top_k(args, *batch.thread_pool, *batch.workspace);
+  route_top_k()(args, batch);
   experts_.forward(batch, in, ids, weights, chosen, y, accumulate);
 }
 
@@ -183,10 +191,11 @@ void MoeBlock::add_shared(const ForwardBatch& batch, const float* x, float* y) c
   float* gate = batch.workspace->take<float>(tokens);
   shared_->forward(batch, x, out);
   shared_gate_->forward(batch, x, tokens, gate);
-  for (int64_t t = 0; t < tokens; ++t) {
-    const float factor = 1.0f / (1.0f + std::exp(-gate[t]));
-    for (int64_t d = t * width; d < (t + 1) * width; ++d) y[d] += factor * out[d];
-  }
+  activate()(ActivateArgs{Activation::kSigmoid, gate, 1, nullptr, 0, gate, 1, tokens, 1}, batch);
+  ScaleArgs sum{out, width, y, width, tokens, width};
+  sum.row_factor = gate;
+  sum.accumulate = true;
+  scale()(sum, batch);
 }
 
 }  // namespace coluber

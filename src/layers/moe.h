@@ -79,6 +79,7 @@ class Experts {
   Activation activation_;
   float limit_;
   std::vector<Expert> experts_;
+  PlacedArray<ExpertOnDevice> on_device_;  // empty on the host
   bool allow_bf16_;
 };
 
@@ -98,7 +99,7 @@ class MoeBlock {
 
   MoeConfig config_;
   Linear gate_;
-  std::vector<float> selection_bias_;  // [E] or empty
+  FloatArray selection_bias_;  // [E] or empty
   Experts experts_;
   std::optional<Linear> latent_in_, latent_out_;
   std::optional<Mlp> shared_;

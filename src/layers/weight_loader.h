@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "coluber/registry.h"
-#include "tensor/float_array.h"
+#include "tensor/placed_array.h"
 
 namespace coluber {
 

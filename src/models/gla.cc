@@ -83,10 +83,16 @@ std::unique_ptr<Model> load(ModelLoadContext& context, bool retention) {
                           add_mixer);
 }
 
-const RegisterModel kGla({"gla", {"GLAForCausalLM"}, [](ModelLoadContext& context) { return load(context, false); }});
-const RegisterModel kRetNet({"retnet", {"RetNetForCausalLM"}, [](ModelLoadContext& context) {
-                               return load(context, true);
-                             }});
+const RegisterModel kGla({"gla",
+                          {"GLAForCausalLM"},
+                          [](ModelLoadContext& context) { return load(context, false); },
+                          {},
+                          /*runs_on_cuda=*/true});
+const RegisterModel kRetNet({"retnet",
+                             {"RetNetForCausalLM"},
+                             [](ModelLoadContext& context) { return load(context, true); },
+                             {},
+                             /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

@@ -61,7 +61,7 @@ class LowerBounds {
  public:
   LowerBounds() = default;
   LowerBounds(WeightLoader loader, int64_t layers, int64_t channels)
-      : channels_(channels), bounds_(loader.take_float("lower_bounds", Shape{layers, channels})) {
+      : channels_(channels), bounds_(loader.read_float("lower_bounds", Shape{layers, channels})) {
     if (static_cast<int64_t>(bounds_.size()) != layers * channels) return;
     for (int64_t c = 0; c < channels; ++c) {
       double largest = at(0, c), total = 0.0, sum = 0.0;
@@ -98,7 +98,7 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   return make_fla_decoder(context, "hgrn2", c.fla, 0, add_mixer);
 }
 
-const RegisterModel kHgrn2({"hgrn2", {"HGRN2ForCausalLM"}, load});
+const RegisterModel kHgrn2({"hgrn2", {"HGRN2ForCausalLM"}, load, {}, /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

@@ -199,9 +199,11 @@ const RegisterModel kLfm2({"lfm2",
                            [](ModelLoadContext& context) { return load(context, "lfm2", false); },
                            {},
                            /*runs_on_cuda=*/true});
-const RegisterModel kLfm2Moe({"lfm2_moe", {"Lfm2MoeForCausalLM"}, [](ModelLoadContext& context) {
-                                return load(context, "lfm2_moe", true);
-                              }});
+const RegisterModel kLfm2Moe({"lfm2_moe",
+                              {"Lfm2MoeForCausalLM"},
+                              [](ModelLoadContext& context) { return load(context, "lfm2_moe", true); },
+                              {},
+                              /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

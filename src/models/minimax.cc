@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "coluber/registry.h"
 #include "formats/hf_config.h"
+#include "kernels/elementwise/scale.h"
 #include "layers/attention.h"
 #include "layers/linear_attention.h"
 #include "layers/moe.h"
@@ -180,10 +181,10 @@ class MiniMaxBlock final : public DecoderBlock {
       linear_->forward(batch, normed, y);
     else
       full_->forward(batch, normed, y);
-    mix(attn_scale_, normed, y, stream.x, tokens * hidden_size_);
+    mix(batch, attn_scale_, normed, y, stream.x);
     post_attention_layernorm_.forward(batch, stream.x, tokens, normed);
     experts_->forward(batch, normed, y);
-    mix(mlp_scale_, normed, y, stream.x, tokens * hidden_size_);
+    mix(batch, mlp_scale_, normed, y, stream.x);
   }
 
   void describe(std::vector<LayerInfo>& layers) const override {
@@ -196,11 +197,14 @@ class MiniMaxBlock final : public DecoderBlock {
 
  private:
   // x = alpha * residual + beta * y
-  void mix(const ResidualScale& scale, const float* normed, const float* y, float* x, int64_t count) const {
-    const auto alpha = static_cast<float>(scale.alpha);
-    const auto beta = static_cast<float>(scale.beta);
-    const float* residual = postnorm_ ? normed : x;
-    for (int64_t i = 0; i < count; ++i) x[i] = residual[i] * alpha + y[i] * beta;
+  void mix(const ForwardBatch& batch, const ResidualScale& by, const float* normed, const float* y, float* x) const {
+    ScaleArgs args{postnorm_ ? normed : x, hidden_size_, x, hidden_size_, batch.num_tokens(), hidden_size_};
+    args.factor = static_cast<float>(by.alpha);
+    if (postnorm_ || by.alpha != 1) scale()(args, batch);
+    args.x = y;
+    args.factor = static_cast<float>(by.beta);
+    args.accumulate = true;
+    scale()(args, batch);
   }
 
   int64_t hidden_size_;
@@ -229,7 +233,11 @@ std::unique_ptr<Model> load(ModelLoadContext& context, const char* architecture,
 }
 
 ModelFamily family(const char* model_type, const char* architecture, bool original) {
-  return {model_type, {architecture}, [=](ModelLoadContext& context) { return load(context, model_type, original); }};
+  return {model_type,
+          {architecture},
+          [=](ModelLoadContext& context) { return load(context, model_type, original); },
+          {},
+          /*runs_on_cuda=*/true};
 }
 
 const RegisterModel kMiniMax(family("minimax", "MiniMaxForCausalLM", false));

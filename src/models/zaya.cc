@@ -169,7 +169,7 @@ class ZayaRouter {
     out_.forward(batch, a, tokens, logits);
     RouterArgs args{logits, tokens, classes_, 1, /*renormalize=*/false, ids, weights};
     args.selection_bias = balancing_biases_.data();
-    route_top_k(args, *batch.thread_pool, *batch.workspace);
+    route_top_k()(args, batch);
   }
 
  private:

@@ -4,8 +4,12 @@
 // `auto` runs everywhere. What runs on a device is held to the golden folders by tests/parity.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "coluber/engine.h"
 #include "coluber/error.h"
+#include "coluber/registry.h"
 #include "tensor/cuda_library.h"
 
 namespace coluber {
@@ -46,7 +50,7 @@ TEST(DeviceChoice, RefusesAShareOfMemoryThatIsNone) {
 }
 
 TEST(DeviceChoice, AutoRunsWhatNoDeviceCan) {
-  EXPECT_NO_THROW(Engine::load(options_of("gla", "auto")));
+  EXPECT_NO_THROW(Engine::load(options_of("rwkv6", "auto")));
   EXPECT_NO_THROW(Engine::load(options_of("mamba2", "auto")));
 }
 
@@ -59,12 +63,23 @@ TEST(DeviceChoice, WithoutALibraryOrADriverTheReasonIsTold) {
 TEST(DeviceChoice, ModelsAndOptionsOfTheCpuAloneAreRefusedOnADevice) {
   std::string why;
   if (CudaLibrary::find(&why) == nullptr) GTEST_SKIP() << why;
-  EXPECT_NE(refusal_of(options_of("gla", "cuda"), ErrorCode::kUnsupported).find("gla"), std::string::npos);
+  EXPECT_NE(refusal_of(options_of("rwkv6", "cuda"), ErrorCode::kUnsupported).find("rwkv6"), std::string::npos);
   EngineOptions options = options_of("mamba2", "cuda");
   options.use_replayssm = ReplayMode::kOn;
   EXPECT_NE(refusal_of(options, ErrorCode::kUnsupported).find("use_replayssm"), std::string::npos);
   EXPECT_NE(refusal_of(options_of("mamba2", "cuda:1000"), ErrorCode::kInvalidArgument).find("cuda:1000"),
             std::string::npos);
+}
+
+TEST(DeviceChoice, TheDocsNameEveryFamilyThatRunsOnDevicesAndNoOther) {
+  std::ifstream file(std::string(COLUBER_SOURCE_DIR) + "/docs/cuda.md");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const size_t begin = text.find("| models |");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string models = text.substr(begin, text.find('\n', begin) - begin);
+  for (const std::string& name : ModelRegistry::instance().names())
+    EXPECT_EQ(models.find("`" + name + "`") != std::string::npos, ModelRegistry::instance().find(name)->runs_on_cuda)
+        << name;
 }
 
 }  // namespace

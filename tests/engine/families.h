@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "coluber/error.h"
+#include "coluber/registry.h"
 #include "coluber/session.h"
 #include "engine/description.h"
 
@@ -31,8 +32,9 @@ inline const std::vector<std::string>& names() {
 }
 
 // Behind a family's name, in this order: states of whole numbers and attention pages of bytes; with replay on; states
-// and attention pages from one pool.
-inline constexpr std::string_view kInt16 = "_int16", kInt8 = "_int8", kReplay = "_replay", kShared = "_shared";
+// and attention pages from one pool; on a CUDA device.
+inline constexpr std::string_view kInt16 = "_int16", kInt8 = "_int8", kReplay = "_replay", kShared = "_shared",
+                                  kCuda = "_cuda";
 inline bool replays(std::string_view name) { return name.ends_with(kReplay); }
 inline bool shares(std::string_view name) { return name.ends_with(kShared); }
 
@@ -44,6 +46,7 @@ inline EngineOptions options_for(const std::string& name) {
     if (has) folder.resize(folder.size() - suffix.size());
     return has;
   };
+  if (takes(kCuda)) options.device = "cuda";
   if (takes(kShared)) options.cache_layout = CacheLayout::kShared;
   if (takes(kReplay)) options.use_replayssm = ReplayMode::kOn;
   if (takes(kInt16)) {
@@ -100,6 +103,20 @@ inline const std::vector<std::string>& sharing_names() {
     const std::vector<std::string> few = {"falcon_h1_bf16", "jamba_bf16",      "lfm2",     "mamba2",
                                           "minimax",        "qwen3_next_bf16", "rwkv7_fla"};
     return runnable_with(kShared, std::getenv("COLUBER_ALL_LAYOUTS") != nullptr ? names() : few);
+  }();
+  return kNames;
+}
+
+// Families that run on CUDA devices, by a name that says so.
+inline const std::vector<std::string>& names_on_cuda() {
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> found;
+    for (const std::string& name : names()) {
+      const std::string architecture = describe_model(options_for(name)).model->info().architecture;
+      const ModelFamily* family = ModelRegistry::instance().find(architecture);
+      if (family != nullptr && family->runs_on_cuda) found.push_back(name + std::string(kCuda));
+    }
+    return found;
   }();
   return kNames;
 }

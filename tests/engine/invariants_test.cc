@@ -8,6 +8,7 @@
 #include <map>
 
 #include "families.h"
+#include "tensor/cuda_library.h"
 
 namespace coluber {
 namespace {
@@ -20,6 +21,10 @@ using families::prompt_of;
 
 class Invariants : public testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override {
+    std::string missing;
+    if (options_for(GetParam()).device != "cpu" && CudaLibrary::find(&missing) == nullptr) GTEST_SKIP() << missing;
+  }
   std::unique_ptr<Engine> load(bool poison = false) {
     EngineOptions options = options_for(GetParam());
     options.poison_pools = poison;
@@ -163,6 +168,9 @@ INSTANTIATE_TEST_SUITE_P(Families, Invariants, testing::ValuesIn(families::names
 INSTANTIATE_TEST_SUITE_P(Replaying, Invariants, testing::ValuesIn(families::replaying_names()),
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Sharing, Invariants, testing::ValuesIn(families::sharing_names()),
+                         [](const testing::TestParamInfo<std::string>& info) { return info.param; });
+
+INSTANTIATE_TEST_SUITE_P(OnCuda, Invariants, testing::ValuesIn(families::names_on_cuda()),
                          [](const testing::TestParamInfo<std::string>& info) { return info.param; });
 
 }  // namespace

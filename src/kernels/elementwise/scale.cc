@@ -14,8 +14,9 @@ constexpr int64_t kGrain = 16384;  // elements worth handing to another thread
 void scale_row(const ScaleArgs& args, int64_t row) {
   const float* x = args.x + row * args.x_stride;
   float* y = args.y + row * args.y_stride;
+  const float factor = args.row_factor != nullptr ? args.row_factor[row] : args.factor;
   for (int64_t c = 0; c < args.cols; ++c) {
-    float value = x[c] * (args.column_factor != nullptr ? args.column_factor[c] : args.factor);
+    float value = x[c] * (args.column_factor != nullptr ? args.column_factor[c] : factor);
     if (args.column_bias != nullptr) value += args.column_bias[c];
     y[c] = args.accumulate ? y[c] + value : value;
   }

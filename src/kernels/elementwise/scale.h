@@ -2,10 +2,10 @@
 //
 // Multiplies rows by numbers, and adds:
 //
-//   y[r, c] = x[r, c] * (column_factor[c] or factor) + column_bias[c] (+ y[r, c])
+//   y[r, c] = x[r, c] * (column_factor[c], row_factor[r] or factor) + column_bias[c] (+ y[r, c])
 //
-// for the multipliers that some families put between layers and into the residual stream. Each element rounds after
-// each of its steps, on every processor alike. y may be x.
+// for the multipliers that some families put between layers and into the residual stream, and gates of a number a
+// token. Each element rounds after each of its steps, on every processor alike. y may be x.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ struct ScaleArgs {
   int64_t rows = 0;
   int64_t cols = 0;
   float factor = 1;
-  const float* column_factor = nullptr;  // [cols] or null: `factor`
+  const float* column_factor = nullptr;  // [cols] or null: `row_factor`
+  const float* row_factor = nullptr;     // [rows] or null: `factor`
   const float* column_bias = nullptr;    // [cols] or null
   bool accumulate = false;               // add to y instead of overwriting it
 };

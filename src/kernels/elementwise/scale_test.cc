@@ -22,5 +22,16 @@ TEST(Scale, MultipliesAddsAndAccumulatesWithinItsColumns) {
   EXPECT_EQ(y, (std::vector<float>{12.5f, 27, -1, 17.5f, 34, -1}));
 }
 
+TEST(Scale, TakesANumberARow) {
+  ThreadPool pool(2);
+  const std::vector<float> x{1, 2, 3, 4}, factor{2, -0.5f};
+  std::vector<float> y{10, 20, 30, 40};
+  ScaleArgs args{x.data(), 2, y.data(), 2, 2, 2};
+  args.row_factor = factor.data();
+  args.accumulate = true;
+  scale()(args, pool);
+  EXPECT_EQ(y, (std::vector<float>{12, 24, 28.5f, 38}));
+}
+
 }  // namespace
 }  // namespace coluber

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/op_registry.h"
 
 namespace coluber {
 namespace {
@@ -124,9 +125,7 @@ Grouping group_by_expert(const ExpertsArgs& args, Workspace& workspace) {
   return grouping;
 }
 
-}  // namespace
-
-void route_top_k(const RouterArgs& args, ThreadPool& pool, Workspace& workspace) {
+void route_tokens(const RouterArgs& args, ThreadPool& pool, Workspace& workspace) {
   COLUBER_CHECK(args.top_k > 0 && args.top_k <= args.num_experts, "{} of {} experts", args.top_k, args.num_experts);
   COLUBER_CHECK(args.num_groups > 0 && args.num_experts % args.num_groups == 0 && args.topk_groups > 0 &&
                     args.topk_groups <= args.num_groups,
@@ -145,7 +144,7 @@ void route_top_k(const RouterArgs& args, ThreadPool& pool, Workspace& workspace)
   pool.parallel_for(args.num_tokens, kGrain, body);
 }
 
-void run_experts(const ExpertsArgs& args, ThreadPool& pool, Workspace& workspace) {
+void run_grouped(const ExpertsArgs& args, ThreadPool& pool, Workspace& workspace) {
   if (args.num_tokens == 0) return;
   WorkspaceScope scope(workspace);
   const int64_t width = args.experts[0].w1.k(), inner = args.experts[0].w1.n(), rows = args.num_tokens * args.top_k;
@@ -184,6 +183,22 @@ void run_experts(const ExpertsArgs& args, ThreadPool& pool, Workspace& workspace
   combine_experts()(CombineExpertsArgs{out, grouping.places, args.weights, args.y, args.num_tokens, args.top_k, width,
                                        args.accumulate},
                     pool);
+}
+
+}  // namespace
+
+const Operation<RouterFunction>& route_top_k() {
+  static const Operation<RouterFunction> operation("route_top_k", {{"loop", Isa::kRef, route_tokens}});
+  return operation;
+}
+
+const Operation<ExpertsFunction>& run_experts() {
+  static const Operation<ExpertsFunction> operation("run_experts", {{"grouped", Isa::kRef, run_grouped}});
+  return operation;
+}
+
+namespace {
+const RegisterOperations kEntered(route_top_k, run_experts);
 }
 
 }  // namespace coluber

@@ -48,13 +48,25 @@ struct RouterArgs {
   int64_t num_always = 0;
 };
 
-// Scalar by design: it needs at most E exponentials a token, next to D * E products of the gate.
-void route_top_k(const RouterArgs& args, ThreadPool& pool, Workspace& workspace);
+// On the processor scalar by design: it needs at most E exponentials a token, next to D * E products of the gate.
+using RouterFunction = void (*)(const RouterArgs& args, ThreadPool& pool, Workspace& workspace);
+const Operation<RouterFunction>& route_top_k();
+
+// Of a token's weights against sums in another order.
+inline constexpr Tolerance kRouterTolerance{.absolute = 1e-7, .relative = 5e-6};
 
 struct Expert {
   PackedMatrix w1;  // [F, D] gate
   PackedMatrix w3;  // [F, D] up, or empty: not gated
   PackedMatrix w2;  // [D, F] down
+};
+
+// Where a device has an expert's matrices, in its memory: rows one behind the other (packed_matrix.h).
+struct ExpertOnDevice {
+  const void* w1 = nullptr;
+  const void* w3 = nullptr;  // null: not gated
+  const void* w2 = nullptr;
+  DType w1_dtype = DType::kFloat32, w3_dtype = DType::kFloat32, w2_dtype = DType::kFloat32;
 };
 
 struct ExpertsArgs {
@@ -69,9 +81,11 @@ struct ExpertsArgs {
   bool allow_bf16 = false;
   Activation activation = Activation::kSilu;
   float limit = std::numeric_limits<float>::infinity();  // as in ActivateArgs
+  const ExpertOnDevice* on_device = nullptr;             // on a device, there: of each of `experts`
 };
 
-void run_experts(const ExpertsArgs& args, ThreadPool& pool, Workspace& workspace);
+using ExpertsFunction = void (*)(const ExpertsArgs& args, ThreadPool& pool, Workspace& workspace);
+const Operation<ExpertsFunction>& run_experts();
 
 // y[t] (+)= sum_j weights[t, j] * rows[places[t, j]], j ascending: the way back from expert order to token order.
 struct CombineExpertsArgs {

@@ -143,8 +143,9 @@ Routes route(const std::vector<float>& logits, int64_t experts, int64_t top_k, b
   Routes routes{std::vector<int32_t>(static_cast<size_t>(tokens * top_k)),
                 std::vector<float>(static_cast<size_t>(tokens * top_k))};
   Workspace workspace;
-  route_top_k({logits.data(), tokens, experts, top_k, renormalize, routes.ids.data(), routes.weights.data()}, pool,
-              workspace);
+  route_top_k()(
+      RouterArgs{logits.data(), tokens, experts, top_k, renormalize, routes.ids.data(), routes.weights.data()}, pool,
+      workspace);
   return routes;
 }
 
@@ -203,7 +204,7 @@ TEST(RouteTopK, SigmoidWithBiasGroupsEpsilonScaleAndExpertsThatAreAlwaysThere) {
   args.epsilon = 0.25f;
   args.scale = 2.5f;
   args.num_always = always;
-  route_top_k(args, pool, workspace);
+  route_top_k()(args, pool, workspace);
   for (int64_t t = 0; t < tokens; ++t) {
     std::vector<double> score, choice;
     for (int64_t e = 0; e < all; ++e) {
@@ -245,7 +246,7 @@ TEST(RouteTopK, ABiasChoosesAndDoesNotWeigh) {
   std::vector<float> weights(1);
   RouterArgs args{logits.data(), 1, 3, 1, false, ids.data(), weights.data()};
   args.selection_bias = bias.data();
-  route_top_k(args, pool, workspace);
+  route_top_k()(args, pool, workspace);
   EXPECT_EQ(ids[0], 2);
   EXPECT_NEAR(weights[0], 1 / (1 + std::exp(1.0) + std::exp(2.0)), 1e-6);
 }
@@ -272,9 +273,9 @@ struct Block {
                          bool accumulate = false) const {
     Workspace workspace;
     std::vector<float> y(x.size(), accumulate ? 1.0f : NAN);
-    run_experts({x.data(), y.data(), static_cast<int64_t>(x.size()) / width, experts, routes.ids.data(),
-                 routes.weights.data(), top_k, accumulate, false},
-                pool, workspace);
+    run_experts()(ExpertsArgs{x.data(), y.data(), static_cast<int64_t>(x.size()) / width, experts, routes.ids.data(),
+                              routes.weights.data(), top_k, accumulate, false},
+                  pool, workspace);
     return y;
   }
 
@@ -335,8 +336,9 @@ TEST(RunExperts, AnIdBehindTheLastExpertAddsNothingAndUngatedExpertsTakeTheirAct
   Workspace workspace;
   const int32_t id = 1;
   const float weight = 0.5f;
-  run_experts({x.data(), ungated.data(), 1, block.experts, &id, &weight, 1, false, false, Activation::kRelu2}, pool,
-              workspace);
+  run_experts()(
+      ExpertsArgs{x.data(), ungated.data(), 1, block.experts, &id, &weight, 1, false, false, Activation::kRelu2}, pool,
+      workspace);
   std::vector<double> want(24, 0.0);
   for (size_t f = 0; f < 20; ++f) {
     double h = 0;
