@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/delta_step.h"
 
+#include <cmath>
+
 #include "base/error.h"
 #include "layers/recurrent_layer.h"
 #include "layers/staged_state.h"
+#include "tensor/cuda_step.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
+
+FloatArray take_rates(WeightLoader& loader, const Shape& shape) {
+  std::vector<float> rates = loader.read_float("A_log", shape);
+  for (float& a : rates) a = static_cast<float>(std::exp(static_cast<double>(a)));
+  return loader.place(std::move(rates));
+}
 
 DeltaStep::DeltaStep(const MambaBase& layer, const ForwardBatch& batch, int64_t conv_elements,
                      int64_t recurrent_elements)
@@ -31,12 +40,13 @@ DeltaStep::DeltaStep(const MambaBase& layer, const ForwardBatch& batch, int64_t 
 }
 
 DeltaStep::Rows DeltaStep::decodes() const {
-  return {0, metadata_.num_decodes, nullptr, metadata_.non_spec_state_indices_tensor.data(), nullptr};
+  return {0, metadata_.num_decodes, nullptr, device_array(batch_, metadata_.non_spec_state_indices_tensor), nullptr};
 }
 
 DeltaStep::Rows DeltaStep::prefills() const {
-  return {metadata_.num_decodes, metadata_.num_prefills, metadata_.prefill_query_start_loc.data(),
-          metadata_.prefill_state_indices.data(), metadata_.prefill_has_initial_state.data()};
+  return {metadata_.num_decodes, metadata_.num_prefills, device_array(batch_, metadata_.prefill_query_start_loc),
+          device_array(batch_, metadata_.prefill_state_indices),
+          device_array(batch_, metadata_.prefill_has_initial_state)};
 }
 
 StateSlots DeltaStep::slots_of(const Rows& rows, size_t state) const {

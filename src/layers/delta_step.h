@@ -12,8 +12,12 @@
 #include "coluber/model.h"
 #include "kernels/conv/causal_conv1d.h"
 #include "kernels/delta/delta_rule.h"
+#include "layers/weight_loader.h"
 
 namespace coluber {
+
+// Of each head: exp(A_log).
+FloatArray take_rates(WeightLoader& loader, const Shape& shape);
 
 class DeltaStep {
  public:

@@ -7,13 +7,12 @@
 #include "base/error.h"
 #include "cache/state_shape.h"
 #include "kernels/moe/activation.h"
+#include "kernels/norm/sum_norm.h"
 #include "layers/recurrent_layer.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
 namespace {
-
-constexpr int64_t kGrain = 16384;  // elements worth handing to another thread
 
 GatedDeltaNetConfig checked(const GatedDeltaNetConfig& config, const WeightLoader& loader) {
   SizeChecks checks;
@@ -64,13 +63,12 @@ std::vector<float> take_conv_weights(WeightLoader& loader, const GatedDeltaNetCo
 GatedDeltaNet::GatedDeltaNet(const GatedDeltaNetConfig& config, WeightLoader loader)
     : MambaBase(layer_name_of(loader)), config_(checked(config, loader)), engine_config_(loader.config()) {
   take_projections(loader);
-  conv_weight_ = take_conv_weights(loader, config_);
+  conv_weight_ = loader.place(take_conv_weights(loader, config_));
   if (config_.decay) {
-    rate_ = loader.take_float("A_log", Shape{config_.num_v_heads});
-    dt_bias_ = loader.take_float("dt_bias", Shape{config_.num_v_heads});
-    for (float& a : rate_) a = static_cast<float>(std::exp(static_cast<double>(a)));
+    rate_ = take_rates(loader, Shape{config_.num_v_heads});
+    dt_bias_ = loader.take_array("dt_bias", Shape{config_.num_v_heads});
   }
-  norm_weight_ = loader.take_float(config_.norm + ".weight", Shape{config_.head_v_dim});
+  norm_weight_ = loader.take_array(config_.norm + ".weight", Shape{config_.head_v_dim});
   out_proj_.emplace(loader, config_.out_proj, config_.value_width(), config_.hidden_size, false);
   loader.config().register_layer(*this);
 }
@@ -79,8 +77,7 @@ void GatedDeltaNet::take_projections(WeightLoader& loader) {
   const int64_t in = config_.hidden_size, keys = config_.key_width(), values = config_.value_width();
   const int64_t heads = config_.num_v_heads;
   if (config_.projections == DeltaProjections::kByKeyHead) {
-    qkv_.emplace_back(loader, "in_proj_qkvz", in, config_.conv_channels() + values, false);
-    b_.emplace(loader, "in_proj_ba", in, 2 * heads, false);
+    take_by_key_head(loader);
     return;
   }
   const bool separate = config_.projections == DeltaProjections::kSeparate;
@@ -117,33 +114,17 @@ std::vector<StateLaneOrder> GatedDeltaNet::get_state_lane_order() const {
   return {StateLaneOrder::kContract, StateLaneOrder::kHeadBlock16};
 }
 
-void GatedDeltaNet::project_by_key_head(const ForwardBatch& batch, const float* x, const Projected& out) const {
-  const int64_t tokens = batch.num_tokens(), keys = config_.head_k_dim,
-                shared = config_.num_v_heads / config_.num_k_heads;
-  const int64_t values = shared * config_.head_v_dim, wide = config_.conv_channels() + config_.value_width();
-  const int64_t channels = config_.conv_channels(), heads = config_.num_v_heads;
-  WorkspaceScope scope(*batch.workspace);
-  float* qkvz = batch.workspace->take<float>(tokens * wide);
-  float* ba = batch.workspace->take<float>(tokens * 2 * heads);
-  qkv_[0].forward(batch, x, tokens, qkvz);
-  b_->forward(batch, x, tokens, ba);
-  batch.thread_pool->parallel_for(tokens, std::max<int64_t>(1, kGrain / wide), [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      const float *from = qkvz + t * wide, *gates = ba + t * 2 * heads;
-      float *q = out.qkv + t * channels, *z = out.z + t * config_.value_width();
-      float *k = q + config_.key_width(), *v = k + config_.key_width();
-      for (int64_t g = 0; g < config_.num_k_heads; ++g) {
-        std::copy_n(from, keys, q + g * keys);
-        std::copy_n(from + keys, keys, k + g * keys);
-        std::copy_n(from + 2 * keys, values, v + g * values);
-        std::copy_n(from + 2 * keys + values, values, z + g * values);
-        std::copy_n(gates, shared, out.b + t * heads + g * shared);
-        std::copy_n(gates + shared, shared, out.a + t * heads + g * shared);
-        from += 2 * (keys + values);
-        gates += 2 * shared;
-      }
-    }
-  });
+// Of each key head: its query and key, then the values of its value heads and their gates; b, then a, of those heads.
+void GatedDeltaNet::take_by_key_head(WeightLoader& loader) {
+  const int64_t in = config_.hidden_size, keys = config_.head_k_dim, heads = config_.num_k_heads;
+  const int64_t shared = config_.num_v_heads / heads, values = shared * config_.head_v_dim;
+  const int64_t wide = 2 * (keys + values);
+  const TensorView qkvz = loader.take("in_proj_qkvz.weight", Shape{heads * wide, in});
+  qkv_.push_back(gather_rows(loader, qkvz, {{0, keys, wide}, {keys, keys, wide}, {2 * keys, values, wide}}, heads));
+  z_.emplace(gather_rows(loader, qkvz, {{2 * keys + values, values, wide}}, heads));
+  const TensorView ba = loader.take("in_proj_ba.weight", Shape{heads * 2 * shared, in});
+  b_.emplace(gather_rows(loader, ba, {{0, shared, 2 * shared}}, heads));
+  a_.emplace(gather_rows(loader, ba, {{shared, shared, 2 * shared}}, heads));
 }
 
 GatedDeltaNet::Projected GatedDeltaNet::project(const ForwardBatch& batch, const float* x) const {
@@ -153,10 +134,6 @@ GatedDeltaNet::Projected GatedDeltaNet::project(const ForwardBatch& batch, const
   if (config_.output_gate) out.z = batch.workspace->take<float>(tokens * config_.value_width());
   if (config_.decay) out.a = batch.workspace->take<float>(tokens * heads);
   if (config_.beta) out.b = batch.workspace->take<float>(tokens * heads);
-  if (config_.projections == DeltaProjections::kByKeyHead) {
-    project_by_key_head(batch, x, out);
-    return out;
-  }
   int64_t first = 0;
   for (const Linear& projection : qkv_) {
     projection.forward(batch, x, config_.hidden_size, tokens, out.qkv + first, channels);
@@ -196,19 +173,14 @@ void GatedDeltaNet::convolve(const ForwardBatch& batch, const DeltaStep& step, c
 }
 
 void GatedDeltaNet::norm_keys_by_sum(const ForwardBatch& batch, float* qkv) const {
-  const int64_t keys = config_.head_k_dim, channels = config_.conv_channels();
-  const int64_t grain = std::max<int64_t>(1, kGrain / channels);
-  batch.thread_pool->parallel_for(batch.num_tokens(), grain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t t = begin; t < end; ++t) {
-      float* head = qkv + t * channels;
-      for (int64_t h = 0; h < 2 * config_.num_k_heads; ++h, head += keys) {
-        float sum = 0;
-        for (int64_t i = 0; i < keys; ++i) sum += std::fabs(head[i]);
-        sum = std::max(sum, 1e-6f);  // all of a head may be 0 behind a relu
-        for (int64_t i = 0; i < keys; ++i) head[i] /= sum;
-      }
-    }
-  });
+  SumNormArgs args;
+  args.x = qkv;
+  args.stride = config_.conv_channels();
+  args.rows = batch.num_tokens();
+  args.groups = 2 * config_.num_k_heads;
+  args.cols = config_.head_k_dim;
+  args.floor = 1e-6f;  // all of a head may be 0 behind a relu
+  sum_norm()(args, batch);
 }
 
 void GatedDeltaNet::norm_and_gate(const ForwardBatch& batch, const float* z, float* o) const {

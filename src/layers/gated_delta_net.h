@@ -92,19 +92,19 @@ class GatedDeltaNet : public MambaBase {
   };
   void take_projections(WeightLoader& loader);
   Projected project(const ForwardBatch& batch, const float* x) const;
-  void project_by_key_head(const ForwardBatch& batch, const float* x, const Projected& out) const;
+  void take_by_key_head(WeightLoader& loader);
   void convolve(const ForwardBatch& batch, const DeltaStep& step, const float* in, float* out) const;
   void norm_keys_by_sum(const ForwardBatch& batch, float* qkv) const;
   void norm_and_gate(const ForwardBatch& batch, const float* z, float* o) const;
 
   GatedDeltaNetConfig config_;
   const EngineConfig& engine_config_;
-  std::vector<Linear> qkv_;          // one, or q, k and v
-  std::optional<Linear> z_, a_, b_;  // kByKeyHead: b_ gives a too, qkv_ gives z too
+  std::vector<Linear> qkv_;  // one, or q, k and v
+  std::optional<Linear> z_, a_, b_;
   std::optional<Linear> out_proj_;
-  std::vector<float> conv_weight_;     // [W, conv_channels]
-  std::vector<float> rate_, dt_bias_;  // [num_v_heads], empty without a decay; rate = exp(A_log)
-  std::vector<float> norm_weight_;     // [head_v_dim]
+  FloatArray conv_weight_;     // [W, conv_channels]
+  FloatArray rate_, dt_bias_;  // [num_v_heads], empty without a decay; rate = exp(A_log)
+  FloatArray norm_weight_;     // [head_v_dim]
 };
 
 }  // namespace coluber

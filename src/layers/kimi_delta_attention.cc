@@ -57,10 +57,9 @@ KimiDeltaAttention::KimiDeltaAttention(const KimiDeltaAttentionConfig& config, W
       g_b_proj_(loader, "g_b_proj", config_.head_dim, config_.width(), false),
       out_proj_(loader, "o_proj", config_.width(), config_.hidden_size, false),
       out_norm_(loader, "o_norm", config_.head_dim, config_.norm_eps),
-      conv_weight_(take_conv_weights(loader, config_.width(), config_.conv_kernel)),
-      dt_bias_(loader.take_float("dt_bias", Shape{config_.width()})),
-      rate_(loader.take_float("A_log", config_.a_log_shape)) {
-  for (float& a : rate_) a = static_cast<float>(std::exp(static_cast<double>(a)));
+      conv_weight_(loader.place(take_conv_weights(loader, config_.width(), config_.conv_kernel))),
+      dt_bias_(loader.take_array("dt_bias", Shape{config_.width()})),
+      rate_(take_rates(loader, config_.a_log_shape)) {
   loader.config().register_layer(*this);
 }
 

@@ -64,9 +64,9 @@ class KimiDeltaAttention : public MambaBase {
   Linear q_proj_, k_proj_, v_proj_;
   Linear f_a_proj_, f_b_proj_, b_proj_, g_a_proj_, g_b_proj_, out_proj_;
   RmsNorm out_norm_;
-  std::vector<float> conv_weight_;  // [W, 3 * width]
-  std::vector<float> dt_bias_;      // [width]
-  std::vector<float> rate_;         // [num_heads] exp(A_log)
+  FloatArray conv_weight_;  // [W, 3 * width]
+  FloatArray dt_bias_;      // [width]
+  FloatArray rate_;         // [num_heads] exp(A_log)
 };
 
 }  // namespace coluber

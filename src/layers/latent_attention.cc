@@ -8,6 +8,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "coluber/backend.h"
+#include "kernels/elementwise/scale.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/norm/norm.h"
 #include "layers/recurrent_layer.h"
@@ -80,7 +81,7 @@ LatentAttention::LatentAttention(const LatentAttentionConfig& config, WeightLoad
   spec.head_size = row_elements();
   spec.dtype = loader.config().cache.kv_cache_dtype;
   spec.planes = 1;
-  cache_ = PagedKvCache(spec, selector_ ? selector_->note_elements() : 0);
+  cache_ = PagedKvCache(spec, selector_ ? selector_->note_elements() : 0, loader.device());
   loader.config().register_layer(*this);
 }
 
@@ -104,10 +105,8 @@ void LatentAttention::take_kv_b(WeightLoader& loader) {
   for (int64_t h = 0; h < config_.num_heads; ++h) {
     const std::byte* keys = data + h * (nope + v) * rank * element;
     const std::vector<std::byte> turned = transposed(keys, nope, rank, element);
-    w_uk_.push_back(
-        PackedMatrix::pack(TensorView::contiguous(turned.data(), dtype, Shape{rank, nope}), loader.thread_pool()));
-    w_uv_.push_back(PackedMatrix::pack(TensorView::contiguous(keys + nope * rank * element, dtype, Shape{v, rank}),
-                                       loader.thread_pool()));
+    w_uk_.push_back(place_weight(loader, TensorView::contiguous(turned.data(), dtype, Shape{rank, nope})));
+    w_uv_.push_back(place_weight(loader, TensorView::contiguous(keys + nope * rank * element, dtype, Shape{v, rank})));
   }
   loader.release(weight);
 }
@@ -174,9 +173,10 @@ void LatentAttention::forward(const ForwardBatch& batch, const float* x, float* 
   const float* q_source = project_queries(batch, x, q);
   project_row(batch, x, row);
   multiply_heads(batch, w_uk_, q, qk_head_dim(), q_latent, width);
-  for (int64_t i = 0; i < tokens * heads; ++i) {
-    std::copy_n(q + i * qk_head_dim() + config_.qk_nope_head_dim, config_.qk_rope_head_dim,
-                q_latent + i * width + config_.kv_lora_rank);
+  if (config_.qk_rope_head_dim > 0) {
+    scale()(ScaleArgs{q + config_.qk_nope_head_dim, qk_head_dim(), q_latent + config_.kv_lora_rank, width,
+                      tokens * heads, config_.qk_rope_head_dim},
+            batch);
   }
   rotate(batch, q_latent, row);
   cache_.store(*this, batch, row, width, nullptr, 0);
@@ -187,8 +187,7 @@ void LatentAttention::forward(const ForwardBatch& batch, const float* x, float* 
   args.num_heads = heads;
   args.scale = static_cast<float>(config_.scale);
   if (selector_) args.selection = selector_->select(*this, cache_, batch, x, q_source, args);
-  check_paged_attention(args);
-  paged_attention()(args, batch);
+  attend_pages(args, batch);
   multiply_heads(batch, w_uv_, attended, width, values, config_.v_head_dim);
   out_proj_.forward(batch, values, tokens, y, accumulate);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/linear.h"
 
+#include <cstring>
 #include <string>
 
 #include "base/block_type.h"
@@ -35,6 +36,27 @@ TensorView weight_rows(const TensorView& weight, int64_t first, int64_t count, i
   rows.shape = Shape{count, cols};
   rows.strides = Shape{step * cols, 1};
   return rows;
+}
+
+Linear gather_rows(WeightLoader& loader, const TensorView& weight, std::initializer_list<RowRuns> parts,
+                   int64_t num_runs) {
+  int64_t rows = 0;
+  for (const RowRuns& part : parts) rows += num_runs * part.count;
+  if (loader.describe_only()) return Linear(loader, weight_rows(weight, 0, rows), {});
+  TensorView gathered = weight;
+  gathered.shape = Shape{rows, weight.shape[1]};
+  std::vector<std::byte> bytes(static_cast<size_t>(gathered.size_bytes()));
+  gathered.data = bytes.data();
+  int64_t at = 0;
+  for (const RowRuns& part : parts) {
+    for (int64_t run = 0; run < num_runs; ++run, at += part.count) {
+      const TensorView from = weight_rows(weight, part.first + run * part.step, part.count);
+      std::memcpy(weight_rows(gathered, at, part.count).data, from.data, static_cast<size_t>(from.size_bytes()));
+    }
+  }
+  Linear linear(loader, gathered, {});
+  loader.release(weight);
+  return linear;
 }
 
 PackedMatrix pack_weight(WeightLoader& loader, const TensorView& weight) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 #include <vector>
 
@@ -41,6 +42,15 @@ class Linear {
 // Rows first, first + step, ... of a weight [N, K]; or, of a stack of weights [E, N, K], of all of them one below the
 // other.
 TensorView weight_rows(const TensorView& weight, int64_t first, int64_t count, int64_t step = 1);
+
+// Runs of `count` rows, from `first` on and every `step` rows behind it.
+struct RowRuns {
+  int64_t first = 0, count = 0, step = 0;
+};
+// The rows of `num_runs` runs of each of `parts`, part below part: what a checkpoint has side by side for every head,
+// for all heads at once. Releases the weight.
+Linear gather_rows(WeightLoader& loader, const TensorView& weight, std::initializer_list<RowRuns> parts,
+                   int64_t num_runs);
 
 // Packs a weight [N, K] of any floating type, whose rows may be strided; types that products do not take are widened to
 // float32. Counts it for ModelInfo. Gives an empty matrix where the loader only describes.

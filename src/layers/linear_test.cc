@@ -45,6 +45,27 @@ class Layers : public ::testing::Test {
   LoadHarness harness_{weights_};
 };
 
+TEST_F(Layers, RowsThatLieHeadByHeadAreGatheredPartByPart) {
+  constexpr int64_t kIn = 20, kHeads = 3, kWide = 7;  // a head: 2 rows of one part, 4 of another, 1 of nobody's
+  const std::vector<float> w = numbers(kHeads * kWide * kIn, 1), x = numbers(2 * kIn, 2);
+  std::vector<float> parts;
+  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 2}, {2, 4}})
+    for (int64_t h = 0; h < kHeads; ++h)
+      parts.insert(parts.end(), w.begin() + (h * kWide + first) * kIn, w.begin() + (h * kWide + first + count) * kIn);
+  weights_.add("f32", Shape{kHeads * kWide, kIn}, w);
+  weights_.add("bf16", Shape{kHeads * kWide, kIn}, w, DType::kBFloat16);
+  WeightLoader loader(harness_.context());
+  const std::vector<int32_t> ids(2);
+  for (const char* name : {"f32", "bf16"}) {
+    const TensorView weight = loader.take(name, Shape{kHeads * kWide, kIn});
+    const Linear linear = gather_rows(loader, weight, {{0, 2, kWide}, {2, 4, kWide}}, kHeads);
+    ASSERT_EQ(linear.out_features(), 18);
+    std::vector<float> y(2 * 18);
+    linear.forward(harness_.batch(ids), x.data(), 2, y.data());
+    EXPECT_EQ(y, product(x, parts, {}, 2, kIn, 18)) << name;
+  }
+}
+
 TEST_F(Layers, LinearMultipliesRowsOfAWiderWeightOfEveryFloatingType) {
   constexpr int64_t kIn = 37, kStored = 50, kFirst = 1, kOut = 24, kRows = 3;
   const std::vector<float> w = numbers(kIn * kStored, 1), b = numbers(kOut, 2), x = numbers(kRows * kIn, 3);

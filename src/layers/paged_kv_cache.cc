@@ -90,6 +90,16 @@ PagedAttentionArgs PagedKvCache::step(const AttentionLayerBase& layer, const For
   return args;
 }
 
+void attend_pages(PagedAttentionArgs args, const Execution& on) {
+  check_paged_attention(args);
+  args.block_table.data =
+      device_array(on, std::span(args.block_table.data, static_cast<size_t>(args.num_reqs * args.block_table.stride)));
+  const auto rows = static_cast<size_t>(args.num_reqs);
+  args.query_start_loc = device_array(on, std::span(args.query_start_loc, rows + 1));
+  args.seq_lens = device_array(on, std::span(args.seq_lens, rows));
+  paged_attention()(args, on);
+}
+
 std::vector<float> PagedKvCache::read(const AttentionLayerBase& layer, std::span<const int32_t> ids, int64_t num_tokens,
                                       int64_t plane) const {
   COLUBER_CHECK(bound(), "layer '{}' has no cache: bind_kv_cache was not called", layer.layer_name());

@@ -77,4 +77,7 @@ class PagedKvCache {
   int64_t num_pages_ = 0;
 };
 
+// Attends with what `step` gave and the caller added; the arrays of its rows are the host's.
+void attend_pages(PagedAttentionArgs args, const Execution& on);
+
 }  // namespace coluber

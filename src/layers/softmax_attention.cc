@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "coluber/backend.h"
 #include "layers/recurrent_layer.h"
-#include "tensor/cuda_step.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -90,13 +89,7 @@ void SoftmaxAttention::attend(const ForwardBatch& batch, const float* q, const f
   args.bias = options.bias;
   args.bias_extent = options.bias_extent;
   if (selector_) args.selection = selector_->select(*this, cache_, batch, options.x, options.query_source, args);
-  check_paged_attention(args);
-  args.block_table.data = device_array(
-      batch, std::span(args.block_table.data, static_cast<size_t>(args.num_reqs * args.block_table.stride)));
-  const auto rows = static_cast<size_t>(args.num_reqs);
-  args.query_start_loc = device_array(batch, std::span(args.query_start_loc, rows + 1));
-  args.seq_lens = device_array(batch, std::span(args.seq_lens, rows));
-  paged_attention()(args, batch);
+  attend_pages(args, batch);
 }
 
 ExportedKeyValues SoftmaxAttention::export_key_values(std::span<const int32_t> pages, int64_t num_tokens) const {

@@ -290,10 +290,14 @@ const RegisterModel kBailingLinear({"bailing_moe_linear",
                                     {"BailingMoeLinearV2ForCausalLM", "BailingMoeLinearForCausalLM"},
                                     [](ModelLoadContext& context) {
                                       return load(context, "bailing_moe_linear", false);
-                                    }});
-const RegisterModel kBailingHybrid({"bailing_hybrid", {kHybridClass}, [](ModelLoadContext& context) {
-                                      return load(context, "bailing_hybrid", true);
-                                    }});
+                                    },
+                                    {},
+                                    /*runs_on_cuda=*/true});
+const RegisterModel kBailingHybrid({"bailing_hybrid",
+                                    {kHybridClass},
+                                    [](ModelLoadContext& context) { return load(context, "bailing_hybrid", true); },
+                                    {},
+                                    /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

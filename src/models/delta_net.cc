@@ -88,12 +88,16 @@ std::unique_ptr<Model> load(ModelLoadContext& context, bool gated) {
   return make_fla_decoder(context, gated ? "gated_deltanet" : "delta_net", c.fla, 0, add_mixer);
 }
 
-const RegisterModel kDeltaNet({"delta_net", {"DeltaNetForCausalLM"}, [](ModelLoadContext& context) {
-                                 return load(context, false);
-                               }});
-const RegisterModel kGatedDeltaNet({"gated_deltanet", {"GatedDeltaNetForCausalLM"}, [](ModelLoadContext& context) {
-                                      return load(context, true);
-                                    }});
+const RegisterModel kDeltaNet({"delta_net",
+                               {"DeltaNetForCausalLM"},
+                               [](ModelLoadContext& context) { return load(context, false); },
+                               {},
+                               /*runs_on_cuda=*/true});
+const RegisterModel kGatedDeltaNet({"gated_deltanet",
+                                    {"GatedDeltaNetForCausalLM"},
+                                    [](ModelLoadContext& context) { return load(context, true); },
+                                    {},
+                                    /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

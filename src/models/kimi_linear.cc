@@ -197,7 +197,7 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }
 
-const RegisterModel kKimiLinear({"kimi_linear", {"KimiLinearForCausalLM"}, load});
+const RegisterModel kKimiLinear({"kimi_linear", {"KimiLinearForCausalLM"}, load, {}, /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

@@ -180,7 +180,11 @@ std::unique_ptr<Model> load(ModelLoadContext& context, const Family& family) {
 }
 
 ModelFamily family(const char* name, std::vector<std::string> classes, const Family& family) {
-  return {name, std::move(classes), [family](ModelLoadContext& context) { return load(context, family); }};
+  return {name,
+          std::move(classes),
+          [family](ModelLoadContext& context) { return load(context, family); },
+          {},
+          /*runs_on_cuda=*/true};
 }
 
 constexpr Family kNext{"qwen3_next", ExpertLayers::kSome, DeltaProjections::kByKeyHead};

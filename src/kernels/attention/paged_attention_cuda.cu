@@ -10,7 +10,8 @@ namespace coluber {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int64_t kMostHeadDim = 512;
+constexpr int kMostItems = 20;
+constexpr int64_t kMostHeadDim = kMostItems * 32;  // a latent of 512 beside a turned part of 64 is 576
 
 // The row that token `t` is of; -1 behind the last one.
 __device__ inline int64_t row_of(const int32_t* starts, int64_t rows, int64_t t) {
@@ -76,7 +77,7 @@ CudaStatus attention_on_device(const PagedAttentionArgs& args, cudaStream_t stre
     return "chosen keys and biases of scores do not run on the device";
   if (!is_float_state(args.kv.dtype))
     return "pages of this type do not run on the device (floating types of 16 bits and more do)";
-  if (args.kv.head_dim > kMostHeadDim) return "heads of more than 512 elements do not run on the device";
+  if (args.kv.head_dim > kMostHeadDim) return "heads of more than 640 elements do not run on the device";
   const unsigned blocks = blocks_of(args.num_tokens * args.num_heads, kWarps);
   const int64_t block = args.kv.block_size, token = args.kv.token_bytes(), head = args.kv.head_bytes(),
                 plane = args.kv.plane_bytes();
@@ -87,7 +88,7 @@ CudaStatus attention_on_device(const PagedAttentionArgs& args, cudaStream_t stre
   else if (args.kv.head_dim <= 256)
     attend<8><<<blocks, kWarps * 32, 0, stream>>>(args, block, token, head, plane);
   else
-    attend<16><<<blocks, kWarps * 32, 0, stream>>>(args, block, token, head, plane);
+    attend<kMostItems><<<blocks, kWarps * 32, 0, stream>>>(args, block, token, head, plane);
   return launch_status();
 }
 

@@ -69,7 +69,7 @@ void check_delta_rule(const DeltaRuleArgs& args);
 void delta_rule_ref(const DeltaRuleArgs& args, ThreadPool& pool, Workspace& workspace);
 
 // Where element (value channel, key channel) of a head's state lies.
-inline int64_t delta_state_index(int64_t value, int64_t key, int64_t value_dim, int64_t key_dim) {
+constexpr int64_t delta_state_index(int64_t value, int64_t key, int64_t value_dim, int64_t key_dim) {
   const int64_t first = value / 16 * 16, width = value_dim - first < 16 ? value_dim - first : 16;
   return first * key_dim + key * width + (value - first);
 }

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "kernels/simd/transpose_units.h"
 #include "tensor/huge_pages.h"
+#include "tensor/tensor_convert.h"
 
 namespace coluber {
 namespace {
@@ -276,6 +277,11 @@ void PackedMatrix::unpack_row(int64_t row, float* out) const {
 
 void PackedMatrix::unpack_stored_row(int64_t row, float* out) const {
   COLUBER_CHECK(row >= 0 && row < n_, "row {} of a packed weight of {} rows", row, n_);
+  if (Device* device = data_.get_deleter().device) {
+    std::vector<std::byte> stored(static_cast<size_t>(dtype_bytes(dtype_, k_)));
+    device->copy(stored.data(), data_.get() + row * std::ssize(stored), std::ssize(stored));
+    return convert_to_float(stored.data(), dtype_, k_, out);
+  }
   if (panel_form_ != nullptr) {
     std::byte block[kMostBlockBytes];
     for (int64_t k = 0; k < k_; k += block_type_->elements) {
