@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/conv_attention.h"
 
-#include <algorithm>
-
 #include "cache/state_shape.h"
+#include "kernels/elementwise/scale.h"
 #include "layers/recurrent_layer.h"
 #include "tensor/workspace.h"
 
@@ -29,7 +28,7 @@ CausalConv::CausalConv(int64_t channels, int64_t width, WeightLoader loader)
       width_(width),
       engine_config_(loader.config()),
       weight_(take_conv_weight(loader, "conv1d.weight", channels, width)),
-      bias_(loader.take_float("conv1d.bias", Shape{channels})) {
+      bias_(loader.take_array("conv1d.bias", Shape{channels})) {
   loader.config().register_layer(*this);
 }
 
@@ -45,7 +44,7 @@ void CausalConv::forward(const ForwardBatch& batch, const float* x, float* y) co
   const auto& metadata = batch.metadata<ShortConvAttentionMetadata>(*this);
   check_step(*this, {(width_ - 1) * channels_}, metadata, tokens);
   const int64_t computed = metadata.num_decode_tokens + metadata.num_prefill_tokens;
-  std::fill(y + computed * channels_, y + tokens * channels_, 0.0f);
+  zero_padding(batch, computed, y, channels_);
   CausalConv1dArgs args;
   args.x = x;
   args.weight = weight_.data();
@@ -78,12 +77,9 @@ void ConvAttention::forward(const ForwardBatch& batch, const float* x, float* y,
   float* q = batch.workspace->take<float>(tokens * q_width);
   float* k = batch.workspace->take<float>(tokens * kv_width);
   float* v = batch.workspace->take<float>(tokens * kv_width);
-  for (int64_t t = 0; t < tokens; ++t) {
-    const float* row = qkv + t * width;
-    std::copy_n(row, q_width, q + t * q_width);
-    std::copy_n(row + q_width, kv_width, k + t * kv_width);
-    std::copy_n(row + q_width + kv_width, kv_width, v + t * kv_width);
-  }
+  scale()(ScaleArgs{qkv, width, q, q_width, tokens, q_width}, batch);
+  scale()(ScaleArgs{qkv + q_width, width, k, kv_width, tokens, kv_width}, batch);
+  scale()(ScaleArgs{qkv + q_width + kv_width, width, v, kv_width, tokens, kv_width}, batch);
   float* out = batch.workspace->take<float>(tokens * q_width);
   attention_->forward(batch, q, k, v, out);
   out_proj_.forward(batch, out, tokens, y, accumulate);

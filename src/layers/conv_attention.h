@@ -38,8 +38,8 @@ class CausalConv : public MambaBase {
  private:
   int64_t channels_, width_;
   const EngineConfig& engine_config_;
-  FloatArray weight_;        // [W, C]
-  std::vector<float> bias_;  // [C]
+  FloatArray weight_;  // [W, C]
+  FloatArray bias_;    // [C]
 };
 
 struct ConvAttentionConfig {

@@ -100,7 +100,7 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }
 
-const RegisterModel kBamba({"bamba", {"BambaForCausalLM"}, load});
+const RegisterModel kBamba({"bamba", {"BambaForCausalLM"}, load, {}, /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

@@ -112,7 +112,7 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }
 
-const RegisterModel kFalconH1({"falcon_h1", {"FalconH1ForCausalLM"}, load});
+const RegisterModel kFalconH1({"falcon_h1", {"FalconH1ForCausalLM"}, load, {}, /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

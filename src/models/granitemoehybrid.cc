@@ -134,7 +134,8 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }
 
-const RegisterModel kGraniteMoeHybrid({"granitemoehybrid", {"GraniteMoeHybridForCausalLM"}, load});
+const RegisterModel kGraniteMoeHybrid(
+    {"granitemoehybrid", {"GraniteMoeHybridForCausalLM"}, load, {}, /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

@@ -127,7 +127,7 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }
 
-const RegisterModel kJamba({"jamba", {"JambaForCausalLM"}, load});
+const RegisterModel kJamba({"jamba", {"JambaForCausalLM"}, load, {}, /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

@@ -223,7 +223,7 @@ bool recognizes(const std::string& config_json, const WeightSource& weights) {
          weights.contains("backbone.embedding.weight") && weights.contains("backbone.layers.0.norm.weight");
 }
 
-const RegisterModel kMambaSsm({"mamba_ssm", {"MambaLMHeadModel"}, load, recognizes});
+const RegisterModel kMambaSsm({"mamba_ssm", {"MambaLMHeadModel"}, load, recognizes, /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

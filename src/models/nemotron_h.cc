@@ -205,7 +205,7 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }
 
-const RegisterModel kNemotronH({"nemotron_h", {"NemotronHForCausalLM"}, load});
+const RegisterModel kNemotronH({"nemotron_h", {"NemotronHForCausalLM"}, load, {}, /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

@@ -120,7 +120,7 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }
 
-const RegisterModel kSamba({"samba", {"SambaForCausalLM"}, load});
+const RegisterModel kSamba({"samba", {"SambaForCausalLM"}, load, {}, /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber
