@@ -69,6 +69,29 @@ class Anthropic(unittest.TestCase):
             final = stream.get_final_message()
         self.assertEqual((final.content[0].text, final.stop_reason, final.stop_sequence), (message.content[0].text, "stop_sequence", word))
 
+    def test_tokens_are_counted_as_a_message_would_have_them(self):
+        messages = [{"role": "user", "content": "Begin."}, {"role": "assistant", "content": "Once."}, {"role": "user", "content": "More."}]
+        ask = {"model": "tiny", "messages": messages, "system": [{"type": "text", "text": "You tell stories."}]}
+        message = self.client.messages.create(**ask, max_tokens=1, **GREEDY)
+        self.assertEqual(self.client.messages.count_tokens(**ask).input_tokens,
+                         message.usage.input_tokens + message.usage.cache_read_input_tokens)
+        long = [{"role": "user", "content": "word " * 5000}]  # more than there is room for
+        self.assertGreater(self.client.messages.count_tokens(model="tiny", messages=long).input_tokens, 5000)
+        for change, named in (({"messages": []}, "messages"), ({"extra_body": {"max_tokens": 3}}, "max_tokens"),
+                              ({"extra_body": {"stream": True}}, "stream"), ({"tools": [{"name": "x"}]}, "tools")):
+            with self.subTest(named=named), self.assertRaises(anthropic.BadRequestError) as caught:
+                self.client.messages.count_tokens(**{**ask, **change})
+            self.assertIn(named, caught.exception.body["error"]["message"])
+        with self.assertRaises(anthropic.NotFoundError):
+            self.client.messages.count_tokens(**{**ask, "model": "other"})
+
+    def test_errors_before_the_body_is_read_are_the_clients_own_too(self):
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            status, answer = self.server.post(path, ASK)
+            self.assertEqual((status, answer["type"], answer["error"]["type"]), (401, "error", "authentication_error"))
+            status, answer = self.server.get(path)
+            self.assertEqual((status, answer["type"]), (405, "error"))
+
     def test_errors_are_the_clients_own(self):
         for change, named in (({"extra_body": {"temperature": -1}}, "temperature"), ({"stop_sequences": [""]}, "stop_sequences"),
                               ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0]"),

@@ -61,6 +61,8 @@ class Ollama(unittest.TestCase):
                 self.client.chat(**{"model": "tiny", "messages": MESSAGES, **change})
             self.assertEqual(caught.exception.status_code, 400)
             self.assertIn(named, caught.exception.error)
+        # Also before a body is read.
+        self.assertEqual(self.server.get("/api/chat"), (405, {"error": "this route takes POST"}))
         with self.assertRaises(ollama.ResponseError) as caught:
             self.client.chat(model="other", messages=MESSAGES)
         self.assertEqual(caught.exception.status_code, 404)

@@ -24,11 +24,19 @@ std::string_view type_of(int status) {
   }
 }
 
-Json error_json(const ApiError& error) {
+const FieldNames kNames = {
+    {"stop", "stop_sequences"}, {"response_format", "output_config"}, {"reasoning_effort", "output_config.effort"}};
+
+}  // namespace
+
+Json anthropic_error(const ApiError& given) {
+  const ApiError error = renamed(given, kNames);
   return Json(Json::Object{
       {"type", "error"},
       {"error", Json::Object{{"type", type_of(error.status)}, {"message", error.message}, {"param", error.param}}}});
 }
+
+namespace {
 
 // ---- requests --------------------------------------------------------------------------------------------------
 
@@ -182,7 +190,18 @@ void read_output(JsonFields& fields, Json& body) {
   });
 }
 
-const FieldNames kNames = {{"stop", "stop_sequences"}, {"response_format", "output_config"}};
+// What the model is asked with, whoever asks.
+void read_conversation(JsonFields& fields, Json& body) {
+  fields.pass_on("model", body);
+  read_messages(fields, body);
+  read_tools(fields, body);
+  read_thinking(fields, body);
+  fields.note("cache_control");
+  read_output(fields, body);
+  fields.refuse("speed", "there is one speed", Json("standard"));
+  for (const std::string_view name : {"container", "context_management", "mcp_servers", "inference_geo"})
+    fields.refuse(name, "it belongs to services around the model");
+}
 
 // ---- answers ---------------------------------------------------------------------------------------------------
 
@@ -194,20 +213,14 @@ class AnthropicDialect : public Dialect, private AnswerBlocks::Listener {
   Result<Json> translate(Json given, FieldList* list) override {
     JsonFields fields(given, list);
     Json body;
-    for (const std::string_view same : {"model", "max_tokens", "temperature", "top_p", "top_k", "stream", "metadata",
-                                        "session_id", "cache_salt", "priority"})
+    read_conversation(fields, body);
+    for (const std::string_view same :
+         {"max_tokens", "temperature", "top_p", "top_k", "stream", "metadata", "session_id", "cache_salt", "priority"})
       fields.pass_on(same, body);
     if (!fields.has("max_tokens"))
       fields.problem("max_tokens", "'max_tokens' is missing: the most tokens of the answer");
-    read_messages(fields, body);
-    read_tools(fields, body);
-    read_thinking(fields, body);
     read_stops(fields, body);
-    for (const std::string_view told : {"service_tier", "cache_control"}) fields.note(told);
-    read_output(fields, body);
-    fields.refuse("speed", "there is one speed", Json("standard"));
-    for (const std::string_view name : {"container", "context_management", "mcp_servers", "inference_geo"})
-      fields.refuse(name, "it belongs to services around the model");
+    fields.note("service_tier");
     if (auto failure = fields.finish()) return tl::unexpected(std::move(*failure));
     return body;
   }
@@ -253,8 +266,8 @@ class AnthropicDialect : public Dialect, private AnswerBlocks::Listener {
     return events + named_event("message_stop", Json(Json::Object{{"type", "message_stop"}}));
   }
 
-  Json error(const ApiError& error) const override { return error_json(renamed(error, kNames)); }
-  std::string error_end(const ApiError& error) const override { return named_event("error", error_json(error)); }
+  Json error(const ApiError& error) const override { return anthropic_error(error); }
+  std::string error_end(const ApiError& error) const override { return named_event("error", anthropic_error(error)); }
 
  private:
   // Which of the texts an answer stopped at is told here: it is asked for with the answer, and taken off its end.
@@ -341,6 +354,14 @@ class AnthropicDialect : public Dialect, private AnswerBlocks::Listener {
 };
 
 }  // namespace
+
+Result<Json> anthropic_conversation(const Json& given, FieldList* list) {
+  JsonFields fields(given, list);
+  Json body;
+  read_conversation(fields, body);
+  if (auto failure = fields.finish()) return tl::unexpected(std::move(*failure));
+  return body;
+}
 
 std::unique_ptr<Dialect> anthropic_messages() { return std::make_unique<AnthropicDialect>(); }
 

@@ -64,6 +64,8 @@ void read_bias(JsonFields& fields, const ModelFacts& facts, SamplingParams& samp
 void read_sampling(JsonFields& fields, const ModelFacts& facts, SamplingParams& sampling) {
   read_number(fields, "temperature", 0.0, 1e4, &sampling.temperature);
   read_number(fields, "top_p", 0.0, 1.0, &sampling.top_p);
+  if (sampling.top_p <= 0.0f)
+    fields.problem("top_p", "'top_p' must be above 0, found 0; 'temperature' 0 takes the likeliest token");
   read_number(fields, "min_p", 0.0, 1.0, &sampling.min_p);
   fields.integer("top_k", -1, kMaxTokens, &sampling.top_k);
   read_number(fields, "repetition_penalty", 0.0, 1e4, &sampling.repetition_penalty);
@@ -103,7 +105,8 @@ void read_serving(JsonFields& fields, const ModelFacts& facts, CompletionRequest
                  &request.priority);
   fields.text("cache_salt", &request.cache_salt, kMaxSaltBytes);
   fields.boolean("return_token_ids", &request.return_token_ids);
-  for (const std::string_view told : {"user", "metadata", "request_id", "safety_identifier"}) fields.note(told);
+  for (const std::string_view told : {"user", "metadata", "request_id", "safety_identifier", "prompt_cache_key"})
+    fields.note(told);
 }
 
 void read_form(JsonFields& fields, CompletionRequest& request) {

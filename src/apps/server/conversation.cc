@@ -148,7 +148,9 @@ Result<RenderedConversation> render_conversation(JsonFields& fields, const Engin
           Failure{ErrorCode::kInvalidArgument, "'chat_template_kwargs' must be an object", "chat_template_kwargs"});
     extra = *given;
   }
-  if (const Json* effort = fields.find("reasoning_effort")) extra.set("reasoning_effort", *effort);
+  constexpr size_t kMaxEffortBytes = 64;
+  std::string effort;
+  if (fields.text("reasoning_effort", &effort, kMaxEffortBytes)) extra.set("reasoning_effort", effort);
   const Result<Json> messages = read_messages(fields);
   if (!messages) return tl::unexpected(messages.error());
   if (!engine.has_chat_template())

@@ -8,8 +8,11 @@ namespace coluber::server {
 
 ApiError renamed(ApiError error, const FieldNames& names) {
   for (const auto& [ours, theirs] : names) {
-    if (error.param != ours) continue;
-    const std::string quoted = "'" + std::string(ours) + "'";
+    // A place within our field is none within theirs.
+    const bool is_within = error.param.size() > ours.size() && error.param.starts_with(ours) &&
+                           (error.param[ours.size()] == '.' || error.param[ours.size()] == '[');
+    if (error.param != ours && !is_within) continue;
+    const std::string quoted = "'" + error.param + "'";
     const size_t at = error.message.find(quoted);
     if (at != std::string::npos) error.message.replace(at, quoted.size(), "'" + std::string(theirs) + "'");
     error.param = theirs;

@@ -19,6 +19,14 @@ namespace coluber::server {
 using FieldNames = std::vector<std::pair<std::string_view, std::string_view>>;
 ApiError renamed(ApiError error, const FieldNames& names);
 
+// Errors as clients of these APIs expect them.
+Json anthropic_error(const ApiError& error);
+Json ollama_error(const ApiError& error);
+
+// What /v1/messages/count_tokens is asked, in the words of /v1/chat/completions. `list`, where not null, hears of every
+// field.
+Result<Json> anthropic_conversation(const Json& given, FieldList* list);
+
 // A text, or a list of parts {"type": one of `types`, "text"}; false where it is neither.
 bool read_text_parts(const Json& content, const std::vector<std::string_view>& types, std::string* text);
 

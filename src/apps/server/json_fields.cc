@@ -92,8 +92,13 @@ void JsonFields::object(std::string_view name, const std::function<void(JsonFiel
   if (!found->is_object()) return wrong(name, "an object", *found);
   JsonFields inner(*found);
   read(inner);
-  if (const auto failure = inner.finish())
-    problem(fmt::format("{}.{}", name, failure->param), failure->message, failure->code);
+  if (const auto failure = inner.finish()) {
+    const std::string whole = fmt::format("{}.{}", name, failure->param), quoted = fmt::format("'{}'", failure->param);
+    std::string message = failure->message;
+    if (const size_t at = message.find(quoted); at != std::string::npos)
+      message.replace(at, quoted.size(), fmt::format("'{}'", whole));
+    problem(whole, message, failure->code);
+  }
 }
 
 bool JsonFields::has(std::string_view name) const {

@@ -12,8 +12,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-const FieldNames kNames = {
-    {"max_tokens", "num_predict"}, {"repetition_penalty", "repeat_penalty"}, {"response_format", "format"}};
+const FieldNames kNames = {{"max_tokens", "num_predict"},
+                           {"repetition_penalty", "repeat_penalty"},
+                           {"response_format", "format"},
+                           {"reasoning_effort", "think"}};
 
 void read_options(JsonFields& fields, Json& body) {
   fields.object("options", [&body](JsonFields& inner) {
@@ -146,9 +148,7 @@ class OllamaDialect : public Dialect, private AnswerBlocks::Listener {
     return last_line(head, usage).dump() + "\n";
   }
 
-  Json error(const ApiError& error) const override {
-    return Json(Json::Object{{"error", renamed(error, kNames).message}});
-  }
+  Json error(const ApiError& error) const override { return ollama_error(error); }
   std::string error_end(const ApiError& error) const override { return this->error(error).dump() + "\n"; }
 
  private:
@@ -172,6 +172,7 @@ class OllamaDialect : public Dialect, private AnswerBlocks::Listener {
     read_thinking(fields, body);
     Json::Array messages;
     const Json* system = fields.find("system", R"({"type": ["string", "null"]})");
+    if (system != nullptr && !system->is_string()) fields.wrong("system", "a text", *system);
     if (system != nullptr && !(*system == Json("")))
       messages.push_back(Json(Json::Object{{"role", "system"}, {"content", *system}}));
     messages.push_back(Json(Json::Object{{"role", "user"}, {"content", text}}));
@@ -245,6 +246,8 @@ class OllamaDialect : public Dialect, private AnswerBlocks::Listener {
 };
 
 }  // namespace
+
+Json ollama_error(const ApiError& error) { return Json(Json::Object{{"error", renamed(error, kNames).message}}); }
 
 std::unique_ptr<Dialect> ollama_chat() { return std::make_unique<OllamaDialect>(true); }
 std::unique_ptr<Dialect> ollama_generate() { return std::make_unique<OllamaDialect>(false); }

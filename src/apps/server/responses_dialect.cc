@@ -11,6 +11,7 @@ namespace {
 const FieldNames kNames = {{"messages", "input"},
                            {"max_completion_tokens", "max_output_tokens"},
                            {"response_format", "text"},
+                           {"reasoning_effort", "reasoning.effort"},
                            {"session_id", "previous_response_id"}};
 constexpr size_t kMaxIdBytes = 256;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/server/embedding_job.h"
+#include "apps/server/foreign_dialect.h"
 #include "apps/server/service.h"
 #include "apps/server/service_call.h"
 #include "apps/server/session_job.h"
@@ -30,6 +31,14 @@ Json generation(const ModelFacts& facts, const Engine& engine) {
   (void)dialect->translate(kNothing, &own);
   (void)parse_completion(kNothing, dialect->is_chat(), facts, engine, nullptr, false, &passed);
   return own.all().empty() ? passed.schema() : own.schema(&passed);
+}
+
+Json counted(const ModelFacts& facts, const Engine& engine) {
+  FieldList own, passed;
+  (void)anthropic_conversation(kNothing, &own);
+  JsonFields fields(kNothing, &passed);
+  (void)count_tokens(fields, facts, engine);
+  return own.schema(&passed);
 }
 
 Json no_fields(const ModelFacts&, const Engine&) { return FieldList().schema(); }
@@ -73,12 +82,29 @@ const Service::Route Service::kRoutes[] = {
     {"GET", "/v1/responses/{id}", &Service::get_response, false, "a response again"},
     {"DELETE", "/v1/responses/{id}", &Service::delete_response, false, "ends what a response left behind"},
     {"POST", "/v1/messages", &Service::post_messages, false, "answers a conversation, in Anthropic's words",
-     generation<anthropic_messages>, kJson, kEvents},
+     generation<anthropic_messages>, kJson, kEvents, anthropic_error},
+    {"POST",
+     "/v1/messages/count_tokens",
+     &Service::post_count_tokens,
+     false,
+     "tokens of a conversation, likewise",
+     counted,
+     kJson,
+     {},
+     anthropic_error},
     {"POST", "/api/chat", &Service::post_ollama_chat, false, "answers a conversation, in Ollama's words",
-     generation<ollama_chat>, kJson, kLines},
+     generation<ollama_chat>, kJson, kLines, ollama_error},
     {"POST", "/api/generate", &Service::post_ollama_generate, false, "goes on from a prompt, in Ollama's words",
-     generation<ollama_generate>, kJson, kLines},
-    {"GET", "/api/tags", &Service::get_ollama_tags, false, "what is served, in Ollama's words"},
+     generation<ollama_generate>, kJson, kLines, ollama_error},
+    {"GET",
+     "/api/tags",
+     &Service::get_ollama_tags,
+     false,
+     "what is served, in Ollama's words",
+     nullptr,
+     kJson,
+     {},
+     ollama_error},
     {"GET", "/api/version", &Service::get_version, true, "the version, where Ollama's clients look for it"},
     {"POST", "/v1/embeddings", &Service::post_embeddings, false, "hidden states, pooled", body<EmbeddingJob::describe>},
     {"POST", "/v1/sessions", &Service::post_sessions, false, "begins a session", body<SessionJob::describe>},
@@ -99,6 +125,7 @@ const Service::Route* Service::find_route(Call& call) {
   for (const Route& route : kRoutes) {
     if (!matches(route.path, call.request.path, &call.argument)) continue;
     call.route = route.path;
+    call.error_body = route.error_body;
     if (route.method == method) return &route;
     allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", route.method);
   }

@@ -190,7 +190,7 @@ void Service::answer(Call& call, int status, std::string body, std::string_view 
 void Service::answer_error(Call& call, const ApiError& error) {
   if (call.trace) call.trace->set("error.type", error.code);
   if (error.status == 429 || error.status == 503) call.headers.emplace_back("Retry-After", "1");
-  answer(call, error.status, error.json().dump());
+  answer(call, error.status, call.error_body(error).dump());
 }
 
 void Service::ended(Call& call, int status) {
@@ -381,6 +381,19 @@ void Service::post_detokenize(const std::shared_ptr<Call>& call) {
     const DetokenizeBody body = read_detokenize(fields, facts_, engine_->engine());
     if (auto failure = fields.finish()) return tl::unexpected(api_error(*failure));
     return Json(Json::Object{{"prompt", tokenizer_->decode(body.tokens, false)}}).dump();
+  });
+}
+
+void Service::post_count_tokens(const std::shared_ptr<Call>& call) {
+  answer_on_worker(call, [this, call]() -> ApiResult<std::string> {
+    const Result<Json> given = parse_body(call->request.body);
+    if (!given) return tl::unexpected(api_error(given.error()));
+    const Result<Json> body = anthropic_conversation(*given, nullptr);
+    if (!body) return tl::unexpected(api_error(body.error()));
+    JsonFields fields(*body);
+    const Result<int64_t> count = count_tokens(fields, facts_, engine_->engine());
+    if (!count) return tl::unexpected(api_error(count.error()));
+    return Json(Json::Object{{"input_tokens", *count}}).dump();
   });
 }
 

@@ -57,6 +57,7 @@ class Service {
     std::string_view summary;
     Json (*body)(const ModelFacts& facts, const Engine& engine) = nullptr;  // its schema; null: there is none
     std::string_view type = "application/json", stream_type = {};           // of answers
+    Json (*error_body)(const ApiError& error) = [](const ApiError& error) { return error.json(); };
   };
   static const Route kRoutes[];
 
@@ -92,6 +93,7 @@ class Service {
   void get_response(const std::shared_ptr<Call>& call);
   void delete_response(const std::shared_ptr<Call>& call);
   void post_messages(const std::shared_ptr<Call>& call);
+  void post_count_tokens(const std::shared_ptr<Call>& call);
   void post_ollama_chat(const std::shared_ptr<Call>& call);
   void post_ollama_generate(const std::shared_ptr<Call>& call);
   void get_ollama_tags(const std::shared_ptr<Call>& call);

@@ -19,6 +19,7 @@ struct Service::Call {
   std::string route = "none";
   std::string key;       // that let it in
   std::string argument;  // what stands in the path in the place of the route's {name}
+  Json (*error_body)(const ApiError& error) = [](const ApiError& error) { return error.json(); };
   bool has_place = false;
   std::shared_ptr<RequestTrace> trace;  // null: nobody wants one
   std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();

@@ -31,6 +31,15 @@ TokenizeBody read_tokenize(JsonFields& fields, const ModelFacts& facts, const En
   return body;
 }
 
+Result<int64_t> count_tokens(JsonFields& fields, const ModelFacts& facts, const Engine& engine) {
+  check_model(fields, facts);
+  const Result<RenderedConversation> rendered = render_conversation(fields, engine);
+  if (!rendered) return tl::unexpected(rendered.error());
+  fields.note("response_format");  // the form of the answer is no part of what is asked
+  if (auto failure = fields.finish()) return tl::unexpected(std::move(*failure));
+  return std::ssize(rendered->encode(engine));
+}
+
 DetokenizeBody read_detokenize(JsonFields& fields, const ModelFacts& facts, const Engine&) {
   DetokenizeBody body;
   check_model(fields, facts);

@@ -20,6 +20,9 @@ struct TokenizeBody {
 };
 TokenizeBody read_tokenize(JsonFields& fields, const ModelFacts& facts, const Engine& engine);
 
+// Of /v1/messages/count_tokens: the tokens of a conversation that Anthropic's words have been translated from.
+Result<int64_t> count_tokens(JsonFields& fields, const ModelFacts& facts, const Engine& engine);
+
 struct DetokenizeBody {
   std::vector<int32_t> tokens;
 };
