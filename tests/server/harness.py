@@ -25,10 +25,10 @@ PROMPT = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
 class Server:
     """A running `coluber serve`; use as a context."""
 
-    def __init__(self, *flags, model=None, env=None):
+    def __init__(self, *flags, model=None, env=None, program=PROGRAM):
         environment = {key: value for key, value in os.environ.items() if not key.startswith("COLUBER_")}
         environment.update(env or {})
-        words = [PROGRAM, "serve", *([str(model)] if model else []), "--threads", "1", "--kv-cache-memory-bytes", "256MiB",
+        words = [program, "serve", *([str(model)] if model else []), "--threads", "1", "--kv-cache-memory-bytes", "256MiB",
                  "--max-model-len", "2048"]
         if "--unix-socket" not in flags:
             words += ["--port", "0"]

@@ -7,8 +7,8 @@ bool has_grammars() noexcept { return false; }
 
 std::shared_ptr<GrammarCompiler> make_grammar_compiler(GrammarVocabulary, const GrammarLimits&) {
   throw Error(ErrorCode::kUnsupported,
-              "this build has no structured output: XGrammar could not be downloaded when it was configured "
-              "(COLUBER_GRAMMAR in docs/dependencies.md)");
+              "this build holds no answer to a form: it was configured without XGrammar, or where that could not be "
+              "downloaded (COLUBER_GRAMMAR in docs/dependencies.md)");
 }
 
 }  // namespace coluber
