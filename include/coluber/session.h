@@ -72,7 +72,7 @@ class Session {
   void reset();
 
   // The whole session in a file (docs/sessions.md), written beside the old one and renamed: a crash leaves the old or
-  // the new one. Throws Error(kIo) where it cannot be written, Error(kInvalidArgument) for an empty session.
+  // the new one. Throws Error(kIo) where it cannot be written, Error(kInvalidArgument) before a token was read.
   void save(const std::string& path) const;
   // The same in two steps: copies what is to be saved, and returns what writes it, later and on any thread.
   std::function<void()> save_later(std::string path) const;

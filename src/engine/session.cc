@@ -269,7 +269,8 @@ std::unique_ptr<Session> Session::fork() const {
 SessionImage Session::Impl::image() const {
   check_here();
   if (sequence.num_computed_tokens == 0)
-    throw make_error(ErrorCode::kInvalidArgument, "an empty session cannot be saved; feed it at least one token");
+    throw make_error(ErrorCode::kInvalidArgument,
+                     "no token of the session is computed yet, so it has no state to save; let it read at least one");
   engine.cache->fold_rings(sequence);
   SessionImage image = make_session_image(engine.loaded, *engine.cache, sequence);
   image.logits = last_logits;

@@ -177,6 +177,8 @@ class SessionFiles(unittest.TestCase):
             expected = client.text(prompt=TEXT + " One")
             kept, empty = client.new(prompt=TEXT), client.new(prompt=TEXT)
             client.call("POST", f"/v1/sessions/{empty['id']}/rollback", {"tokens": 3})
+            refused = client.call("POST", f"/v1/sessions/{empty['id']}/save", {"file": "nothing"}, 400)
+            self.assertIn("no token of the session is computed yet", refused["error"]["message"])
             opened = client.new(messages=[{"role": "user", "content": "Begin."}])["id"]
             server.process.send_signal(signal.SIGTERM)
             self.assertEqual(server.process.wait(30), 0)
