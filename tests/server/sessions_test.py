@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions as a resource: gone on with, forked, rolled back, saved, parked, and back after a restart."""
 import json
+import shutil
 import signal
 import tempfile
 import time
@@ -199,6 +200,19 @@ class SessionFiles(unittest.TestCase):
             self.assertEqual(client.call("GET", "/v1/sessions")["data"], [])  # all had come back to memory
             loaded = client.new(file="river")
             self.assertEqual(client.text(session_id=loaded["id"]), client.text(prompt=TEXT + " One" + expected))
+
+    def test_sessions_that_cannot_be_parked_at_the_end_are_counted(self):
+        with Server("--session-dir", self.folder.name) as server:
+            client = Client(self, server)
+            for i in range(2):
+                client.new(prompt=f"{TEXT} {i}")
+            shutil.rmtree(self.path / "parked")
+            (self.path / "parked").write_text("no folder")
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(30), 0)
+            said = server.stderr()
+        self.assertEqual(said.count("a session could not be parked: "), 2, said)
+        self.assertIn("sessions that could not be parked end with the server: 2\n", said)
 
     def test_beyond_the_limits_they_are_parked_and_come_back(self):
         with Server("--session-dir", self.folder.name, "--max-session-bytes", 1, "--max-sessions", 3) as server:

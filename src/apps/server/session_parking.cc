@@ -83,7 +83,7 @@ bool SessionStore::park(Entry& entry) {
     if (write) write();
     files_.write_facts(entry.id, facts);
   } catch (const std::exception& error) {
-    log_warn("a session stays in memory: {}", error.what());
+    log_warn("a session could not be parked: {}", error.what());
     files_.remove_parked(entry.id);
     return false;
   }
@@ -257,11 +257,14 @@ void SessionStore::with_room(Entry& entry, const std::function<void(Engine& engi
 
 void SessionStore::park_all() {
   if (!files_.is_there()) return;
+  int64_t lost = 0;
   while (const EntryPtr entry = oldest_idle([](const Entry& e) { return e.in_memory; })) {
     const bool parked = park(*entry);
+    if (!parked) ++lost;
     const Lock lock(mutex_);
     entry->busy = !parked;  // looked at once
   }
+  if (lost > 0) log_warn("sessions that could not be parked end with the server: {}", lost);
 }
 
 void SessionStore::close() {
