@@ -49,6 +49,7 @@ const char* remedy(int error) {
 }
 
 int open_for_reading(const std::string& path, struct stat& status) {
+  check_path(path);
   // Not blocking: a named pipe without a writer would hang before it can be refused below.
   Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.get() < 0) throw_system("open", path, errno);
@@ -130,7 +131,16 @@ std::string read_text_file(const std::string& path, size_t max_bytes) {
   }
 }
 
+void check_path(const std::string& path) {
+  const size_t nul = path.find('\0');
+  if (nul == std::string::npos) return;
+  throw make_error(ErrorCode::kInvalidArgument,
+                   "the name of a file has a NUL byte behind '{}', where the system would take it to end; leave it out",
+                   path.substr(0, nul));
+}
+
 bool file_exists(const std::string& path) {
+  check_path(path);
   struct stat status{};
   return ::stat(path.c_str(), &status) == 0 && !S_ISDIR(status.st_mode);
 }
@@ -240,6 +250,7 @@ void sync_folder_of(const std::string& path) {
 
 void write_file_atomically(const std::string& path, const std::function<void(FileWriter&)>& write,
                            const std::function<void(const std::string& written)>& check) {
+  check_path(path);
   const std::string target = real_path(path);
   struct stat status{};
   const bool exists = ::stat(target.c_str(), &status) == 0;

@@ -34,6 +34,9 @@ class MappedFile {
 // Whole file as text; throws where it is larger than `max_bytes`.
 std::string read_text_file(const std::string& path, size_t max_bytes = size_t{1} << 30);
 bool file_exists(const std::string& path);
+// Throws Error(kInvalidArgument) where the name has a NUL byte, at which the system would take it to end: names that
+// come from JSON or from another language may, and would be those of other files. All of the above and below do.
+void check_path(const std::string& path);
 
 // Writes a file so that readers see all of it or nothing: a temporary beside it, synced, then renamed. `write` gets the
 // descriptor-backed appender; a failure (a full disk) removes the temporary and throws Error(kIo). `check` may look at

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <thread>
 
 #include "base/error.h"
@@ -114,6 +115,24 @@ TEST_F(Files, TextIsBounded) {
   write(at("a"), "12345");
   EXPECT_EQ(read_text_file(at("a"), 5), "12345");
   EXPECT_EQ(error_of([&] { read_text_file(at("a"), 4); }).code(), ErrorCode::kInvalidData);
+}
+
+TEST_F(Files, NamesWithANulAreNotThoseOfOtherFiles) {
+  const std::string other = at("a"), name = other + std::string("\0b", 2);
+  write_file_atomically(other, [](FileWriter& file) { file.append(std::string_view("old")); });
+  const std::function<void()> uses[] = {
+      [&] { const MappedFile file(name); }, [&] { read_text_file(name); }, [&] { file_exists(name); },
+      [&] { write_file_atomically(name, [](FileWriter& file) { file.append(std::string_view("new")); }); }};
+  for (const auto& use : uses) {
+    try {
+      use();
+      ADD_FAILURE() << "a name with a NUL was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find("NUL byte behind '" + other + "'"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_EQ(read_text_file(other), "old");
 }
 
 TEST_F(Files, AFailedWriteLeavesTheOldFileAndNoOther) {

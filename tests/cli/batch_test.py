@@ -342,6 +342,7 @@ class BadLines(BatchTest):
             '{"id": "roles", "messages": [{"content": "x"}]}': "'messages' must be",
             '{"id": "twice", "prompt_ids": [5], "id": "twice"}': "twice",
             '{"id": "text", "prompt": "words"}': "no tokenizer",
+            '{"id": "nul", "prompt_ids": [5], "session": "a\\u0000b"}': "NUL byte behind 'a'",
             '{"id": "long", "prompt_ids": [' + "5," * 40000 + "5]}": "context limit",
         }
         self.write([*bad, {"id": "good", **good}, {"id": "good", **good}])

@@ -110,9 +110,10 @@ int64_t parse_bytes(std::string_view command, std::string_view flags, const std:
   if (error != std::errc() || !(value > 0.0) || factor <= 0.0 || (share && value > 100.0) || bytes < 1.0 ||
       bytes > 9e18) {
     refuse(command,
-           fmt::format("{} expects an amount of memory above 0, such as 8000000, 1.5GB, 512MiB or 25% (of what "
-                       "is free), found '{}'",
-                       long_name(flags), word));
+           fmt::format(
+               "{} expects an amount of memory above 0 and up to 9e18 bytes, such as 8000000, 1.5GB, 512MiB or 25% (of "
+               "what is free), found '{}'",
+               long_name(flags), word));
   }
   return static_cast<int64_t>(bytes);
 }

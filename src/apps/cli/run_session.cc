@@ -17,6 +17,7 @@ namespace {
 
 // Before minutes are spent on an answer that cannot be kept.
 void check_writable(const std::string& path, const std::string& session) {
+  check_path(path);
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   const std::string name = folder.empty() ? "." : folder.string();
   if (access(name.c_str(), W_OK | X_OK) == 0) return;
