@@ -140,6 +140,8 @@ class Api(unittest.TestCase):
             ("top_logprobs", 3), ("audio", {}), ("store", True), ("best_of", 2), ("messages", []), ("messages", "hi"))]
         cases += [("/v1/chat/completions", {**chat, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
                    "messages[0]")]
+        cases += [("/v1/chat/completions", {**chat, "messages": [chat["messages"][0], {"role": role, **content}]}, "messages[1]")
+                  for role in ("user", "system", "tool") for content in ({}, {"content": None})]
         for path, body, param in cases:
             with self.subTest(path=path, param=param, value=body[param.split("[")[0]]):
                 error = self.refused(path, body, param)

@@ -24,7 +24,10 @@ bool tidy_message(Json& message) {
       text += (text.empty() ? "" : "\n") + words->as_string();
     }
     message.set("content", text);
-  } else if (content != nullptr && !content->is_string() && !content->is_null()) {
+  } else if (content == nullptr || content->is_null()) {
+    // An answer may be calls alone; of others a template would fail in words of its own.
+    return role->as_string() == "assistant";
+  } else if (!content->is_string()) {
     return false;
   }
   return true;
