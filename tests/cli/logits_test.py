@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import unittest
 
 from harness import BUILTIN, DATA, USAGE, CliTest, read_safetensors
@@ -56,6 +57,24 @@ class Logits(CliTest):
                     parts = self.logits(DATA / family, "--ids", ids, "--chunk", chunk)[0]["logits"][2]
                     self.assertEqual(len(parts), len(whole))
                     self.assertLess(max(abs(a - b) for a, b in zip(whole, parts)), 1e-3)
+
+    def test_chunks_of_a_prompt_turn_as_the_whole_of_it(self):
+        model = self.folder / "long"
+        shutil.copytree(DATA / "lfm2", model)
+        config = json.loads((model / "config.json").read_text())
+        pairs = config["hidden_size"] // config["num_attention_heads"] // 2
+        config["rope_parameters"] = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 8,
+                                     "short_factor": [1.0] * pairs, "long_factor": [4.0] * pairs}
+        (model / "config.json").write_text(json.dumps(config))
+        ids = ",".join(str((7 * i) % 100) for i in range(23))
+        whole = self.logits(model, "--ids", ids)[0]["logits"][2]
+        for chunk in (3, 7):
+            parts = self.logits(model, "--ids", ids, "--chunk", chunk)[0]["logits"][2]
+            self.assertLess(max(abs(a - b) for a, b in zip(whole, parts)), 1e-3)
+        grown = self.logits(model, "--ids", ids, "--chunk", 1)[0]["logits"][2]  # a text that grows was short at first
+        vocab = config["vocab_size"]
+        self.assertLess(max(abs(a - b) for a, b in zip(whole[8 * vocab:], grown[8 * vocab:])), 1e-3)
+        self.assertGreater(max(abs(a - b) for a, b in zip(whole[:8 * vocab], grown[:8 * vocab])), 1e-2)
 
     def test_hidden_and_states_are_named_and_shaped_as_documented(self):
         self.assertGreaterEqual(len(FAMILIES), 5)

@@ -75,20 +75,19 @@ void check_required(const LogitsOptions& options) {
   }
 }
 
-// Fed in pieces, so that Ctrl-C is noticed between them and a bar can be drawn.
+// As one prompt in steps of `chunk`: what a token is computed with may hang on how long the text is that it stands in.
+// Of one token a step, each is a text that grows, as while an answer is decoded.
 void feed(Session& session, const std::vector<int32_t>& ids, int64_t chunk, Collected& collected) {
   ProgressBar bar("computing", "tokens");
-  const int64_t total = static_cast<int64_t>(ids.size());
-  for (int64_t at = 0; at < total; at += chunk) {
+  const auto collect = [&](const float* logits, int64_t rows) {
     check_interrupt();
-    const int64_t count = std::min(chunk, total - at);
-    const int64_t vocab_size = collected.logits.cols;
-    session.extend(std::span(ids).subspan(static_cast<size_t>(at), static_cast<size_t>(count)), chunk,
-                   [&collected, vocab_size](const float* logits, int64_t rows) {
-                     collected.logits.append(logits, rows, vocab_size);
-                   });
-    bar.update(at + count, total);
-  }
+    collected.logits.append(logits, rows, collected.logits.cols);
+    bar.update(collected.logits.rows(), static_cast<int64_t>(ids.size()));
+  };
+  if (chunk == 1)
+    for (const int32_t& id : ids) session.extend(std::span(&id, 1), 1, collect);
+  else
+    session.extend(ids, chunk, collect);
 }
 
 void continue_greedily(Session& session, int64_t count, Collected& collected) {
