@@ -166,6 +166,7 @@ void GgufConfig::add_mamba2() {
   set("mamba_d_head", sizes_.head_v_dim);
   set("mamba_expand", integer("ssm.inner_size") / hidden);
   copy("mamba_n_groups", "ssm.group_count");
+  copy_if_there("gated_norm_groups", "ssm.norm_group_count");
   copy("mamba_d_state", "ssm.state_size");
   copy("mamba_d_conv", "ssm.conv_kernel");
   set("mamba_conv_bias", any_layer_has("ssm_conv1d.bias"));

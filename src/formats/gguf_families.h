@@ -51,8 +51,9 @@ struct GgufFamily {
   std::vector<Alias> stand_ins = {};
 };
 
-// Of Mamba-2 whose gated norm spans all groups: a note where there are several.
-void note_norm_of_groups(GgufExportFields& fields);
+// Of Mamba-2 whose gated norm spans several groups, whose number was put: says so in a field that Coluber reads, and in
+// a note.
+void put_norm_of_groups(GgufExportFields& fields);
 
 const GgufFamily* find_gguf_family(std::string_view model_type) noexcept;
 std::string gguf_family_names();  // "bamba, falcon_h1, ..."

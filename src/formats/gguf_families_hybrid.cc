@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "formats/gguf_families.h"
+#include "formats/norm_groups.h"
 
 namespace coluber {
 namespace {
@@ -67,10 +68,10 @@ void put_granite_mamba2(GgufExportFields& f) {
   const int64_t heads = f.integer({"mamba_n_heads"}, 128);
   const int64_t inner = f.integer({"hidden_size"}) * f.integer({"mamba_expand"}, 2);
   const Json* width = f.find({"mamba_d_head"});  // a number or "auto"
-  note_norm_of_groups(f);
   f.require_free_time_steps();
   put_mamba2(f, f.integer({"mamba_d_conv"}, 4), f.integer({"mamba_d_state"}, 256), f.integer({"mamba_n_groups"}, 1),
              heads, width != nullptr && width->is_int() ? width->as_int() : inner / std::max<int64_t>(heads, 1));
+  put_norm_of_groups(f);
 }
 
 void put_granite_attention(GgufExportFields& f, int64_t heads) {
@@ -160,13 +161,16 @@ const std::vector<GgufFamily::Form> kMamba2Forms = {
 
 }  // namespace
 
-void note_norm_of_groups(GgufExportFields& f) {
-  const int64_t groups = f.integer({"mamba_n_groups", "n_groups"}, 1);
-  if (groups > 1)
-    f.note(
-        fmt::format("llama.cpp norms each of the {} groups by itself where the model's own code norms them together: "
-                    "there the file gives another text than here",
-                    groups));
+void put_norm_of_groups(GgufExportFields& f) {
+  const int64_t groups = f.number("ssm.group_count");
+  const bool together = norms_groups_together(f.text({"transformers_version"}, ""));
+  const int64_t norm_groups = f.integer({"gated_norm_groups"}, together ? 1 : groups);
+  if (norm_groups == groups) return;
+  f.put("ssm.norm_group_count", norm_groups);
+  f.note(
+      fmt::format("llama.cpp norms each of the {} groups by itself where the model's own code norms them together: "
+                  "there the file gives another text than here",
+                  groups));
 }
 
 std::vector<GgufFamily> gguf_hybrid_families() {

@@ -55,7 +55,7 @@ void describe_mamba2(GgufExportFields& f) {
   f.put("ssm.state_size", f.integer({"state_size", "d_state"}, 128));
   f.put("ssm.time_step_rank", inner / std::max<int64_t>(f.integer({"head_dim"}, 64), 1));
   f.put("ssm.group_count", f.integer({"n_groups"}, 8));
-  note_norm_of_groups(f);
+  put_norm_of_groups(f);
   f.put_real("attention.layer_norm_rms_epsilon", f.real({"layer_norm_epsilon", "rms_norm_eps"}, 1e-5));
   f.require_text({"hidden_act"}, "silu");
   f.require_free_time_steps();

@@ -35,6 +35,7 @@ std::string mamba2_config(const GgufFile& file) {
   config.set("num_heads", config.sizes().num_v_heads);
   config.set("head_dim", config.sizes().head_v_dim);
   config.copy("n_groups", "ssm.group_count");
+  config.copy_if_there("gated_norm_groups", "ssm.norm_group_count");
   return config.text();
 }
 

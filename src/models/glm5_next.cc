@@ -21,6 +21,7 @@
 #include "layers/recurrent_layer.h"
 #include "models/activation_field.h"
 #include "models/expert_fields.h"
+#include "models/hybrid_fields.h"
 #include "models/sizes.h"
 #include "models/streams_decoder.h"
 #include "tensor/workspace.h"
@@ -51,13 +52,11 @@ struct Glm5Config {
 };
 
 void read_layer_types(ConfigFields& fields, Glm5Config& c) {
-  fields
-      .optional("layer_types", &c.layer_types, {},
-                one_of({"linear_attention", "full_attention", "deepseek_sparse_attention"}))
-      .optional("mlp_layer_types", &c.mlp_layer_types, {}, one_of({"dense", "sparse"}));
+  c.layer_types =
+      read_layer_kinds(fields, {"layer_types"}, {"linear_attention", "full_attention", "indexed_attention"});
+  fields.optional("mlp_layer_types", &c.mlp_layer_types, {}, one_of({"dense", "sparse"}));
   for (int64_t i = 0; i < c.num_hidden_layers && fields.ok(); ++i) {
-    if (!fields.has("layer_types"))
-      c.layer_types.push_back(i % 4 == 3 ? "deepseek_sparse_attention" : "linear_attention");
+    if (!fields.has("layer_types")) c.layer_types.push_back(i % 4 == 3 ? "indexed_attention" : "linear_attention");
     if (!fields.has("mlp_layer_types")) c.mlp_layer_types.push_back(i < 3 ? "dense" : "sparse");
   }
   fields

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "formats/norm_groups.h"
 #include "models/sizes.h"
 
 namespace coluber {
@@ -39,6 +40,15 @@ AttentionConfig read_attention_fields(ConfigFields& fields, int64_t hidden_size,
   return c;
 }
 
+int64_t read_norm_groups(ConfigFields& fields, int64_t n_groups) {
+  const Json* version = fields.find("transformers_version");
+  const bool together = version != nullptr && version->is_string() && norms_groups_together(version->as_string());
+  int64_t groups = 0;
+  fields.optional("gated_norm_groups", &groups, together ? 1 : n_groups,
+                  one_of_numbers(n_groups == 1 ? std::vector<int64_t>{1} : std::vector<int64_t>{1, n_groups}));
+  return groups;
+}
+
 Mamba2Fields read_mamba2_fields(ConfigFields& fields, int64_t hidden_size, int64_t inner_size, bool used) {
   Mamba2Fields result;
   MambaMixer2Config& c = result.mixer;
@@ -59,6 +69,7 @@ Mamba2Fields read_mamba2_fields(ConfigFields& fields, int64_t hidden_size, int64
       .check([&] { return limit.size() == 2 && limit[0] <= limit[1]; },
              "time_step_limit must be two numbers, the lower first");
   c.use_out_bias = c.use_bias;
+  c.norm_groups = read_norm_groups(fields, c.n_groups);
   if (limit.size() == 2) {
     c.time_step_min = limit[0];
     c.time_step_max = limit[1];
@@ -75,22 +86,33 @@ Mamba2Fields read_mamba2_fields(ConfigFields& fields, int64_t hidden_size, int64
   return result;
 }
 
+namespace {
+
+// Words for a layer's kind that transformers has replaced since.
+struct OlderWord {
+  std::string_view older, today;
+};
+constexpr OlderWord kOlderWords[] = {{"mamba", "linear_attention"},
+                                     {"attention", "full_attention"},
+                                     {"deepseek_sparse_attention", "indexed_attention"},
+                                     {"qwen_sparse_attention", "indexed_attention"}};
+
+}  // namespace
+
 std::vector<std::string> read_layer_kinds(ConfigFields& fields, std::initializer_list<std::string_view> keys,
                                           const std::vector<std::string>& kinds) {
   std::vector<std::string> spellings = kinds, result;
-  for (const std::string& kind : kinds) {
-    if (kind == "linear_attention") spellings.push_back("mamba");
-    if (kind == "full_attention") spellings.push_back("attention");
-  }
+  for (const std::string& kind : kinds)
+    for (const OlderWord& word : kOlderWords)
+      if (kind == word.today) spellings.emplace_back(word.older);
   for (std::string_view key : keys) {
     if (!fields.has(key)) continue;
     fields.optional(key, &result, {}, one_of(spellings));
     break;
   }
-  for (std::string& kind : result) {
-    if (kind == "mamba") kind = "linear_attention";
-    if (kind == "attention") kind = "full_attention";
-  }
+  for (std::string& kind : result)
+    for (const OlderWord& word : kOlderWords)
+      if (kind == word.older) kind = word.today;
   return result;
 }
 

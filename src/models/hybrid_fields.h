@@ -30,11 +30,15 @@ struct Mamba2Fields {
 // hidden_size. `used`: there is a layer of the kind; else what does not fit together is of no account.
 Mamba2Fields read_mamba2_fields(ConfigFields& fields, int64_t hidden_size, int64_t inner_size, bool used);
 
+// Groups of columns that Mamba-2's gated norm takes apart: what `gated_norm_groups` says, else `n_groups`, or 1 where
+// the config is of a transformers that spans them all (formats/norm_groups.h).
+int64_t read_norm_groups(ConfigFields& fields, int64_t n_groups);
+
 // An integer, or the fallback for the word "auto", null and nothing.
 int64_t read_int_or_auto(ConfigFields& fields, std::string_view key, int64_t fallback, const FieldCheck& check);
 
 // The first of `keys` that is there: a list of the layers' kinds, older spellings turned into those of today ("mamba":
-// "linear_attention", "attention": "full_attention"), each one of `kinds`. Empty where none of the keys is there.
+// "linear_attention", "attention": "full_attention", ...), each one of `kinds`. Empty where none of the keys is there.
 std::vector<std::string> read_layer_kinds(ConfigFields& fields, std::initializer_list<std::string_view> keys,
                                           const std::vector<std::string>& kinds);
 

@@ -254,7 +254,6 @@ std::unique_ptr<Model> load_named(ModelLoadContext& context, bool first_release)
   decoder.max_position_embeddings = c.max_position_embeddings;
   decoder.norm_eps = c.rms_norm_eps;
   decoder.logits_size = std::min(c.unpadded_vocab_size, c.vocab_size);
-  decoder.embed_norm = "embed_norm";
   decoder.logits_scale = 1.0 / c.logits_mup_width_multiplier;
   decoder.ignored = {{"model.mtp", "heads that predict several tokens are not run"}};
   if (c.is_container || first_release) {
@@ -262,6 +261,9 @@ std::unique_ptr<Model> load_named(ModelLoadContext& context, bool first_release)
     decoder.ignored.push_back({"model.vision_tower", "the vision tower is not run"});
     decoder.ignored.push_back({"model.audio_tower", "the audio tower is not run"});
   }
+  // Since transformers 5.24 the norm is stored as a part of the embedding.
+  const std::string inside = "embed_tokens.embed_norm";
+  decoder.embed_norm = context.weights.contains(decoder.base + "." + inside + ".weight") ? inside : "embed_norm";
   return std::make_unique<Decoder>(context, decoder,
                                    [&](const BlockContext& block) { return std::make_unique<InklingBlock>(c, block); });
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Mamba-2 (Dao and Gu, 2024). Per layer: x = x + mixer(norm(x)). The gated norm of the mixer spans the whole width,
-// whatever n_groups says, and dt is clamped to time_step_limit in every step.
+// Mamba-2 (Dao and Gu, 2024). Per layer: x = x + mixer(norm(x)). The gated norm of the mixer goes by group
+// or spans them all (formats/norm_groups.h), and dt is clamped to time_step_limit in every step.
 #include "base/json.h"
 #include "coluber/registry.h"
 #include "formats/hf_config.h"
 #include "layers/mamba_mixer2.h"
 #include "layers/norm.h"
 #include "models/decoder.h"
+#include "models/hybrid_fields.h"
 #include "models/residual_block.h"
 #include "models/sizes.h"
 
@@ -16,7 +17,8 @@ namespace {
 
 struct Mamba2Config {
   int64_t vocab_size = 0, hidden_size = 0, num_hidden_layers = 0;
-  int64_t num_heads = 0, head_dim = 0, state_size = 0, n_groups = 0, conv_kernel = 0, expand = 0, chunk_size = 0;
+  int64_t num_heads = 0, head_dim = 0, state_size = 0, n_groups = 0, norm_groups = 0, conv_kernel = 0, expand = 0,
+          chunk_size = 0;
   double layer_norm_epsilon = 0;
   bool use_bias = false, use_conv_bias = true;
   std::optional<bool> tie_word_embeddings;
@@ -53,8 +55,9 @@ Mamba2Config read_config(const std::string& text, const std::string& path) {
              fmt::format("num_heads * head_dim and n_groups * state_size must be at most {}", kMostWidth))
       .check([&] { return c.num_heads % c.n_groups == 0; }, "n_groups must divide num_heads")
       .check([&] { return c.time_step_limit.size() == 2 && c.time_step_limit[0] <= c.time_step_limit[1]; },
-             "time_step_limit must be two numbers, the lower first")
-      .finish();
+             "time_step_limit must be two numbers, the lower first");
+  c.norm_groups = read_norm_groups(fields, c.n_groups);
+  fields.finish();
   return c;
 }
 
@@ -69,7 +72,7 @@ MambaMixer2Config mixer_config(const Mamba2Config& c) {
   mixer.use_bias = mixer.use_out_bias = c.use_bias;
   mixer.use_conv_bias = c.use_conv_bias;
   mixer.norm_eps = c.layer_norm_epsilon;
-  mixer.norm_groups = 1;
+  mixer.norm_groups = c.norm_groups;
   mixer.time_step_min = c.time_step_limit[0];
   mixer.time_step_max = c.time_step_limit[1];
   return mixer;

@@ -54,12 +54,11 @@ struct Qwen4Config {
 
 void read_layer_types(ConfigFields& fields, Qwen4Config& c) {
   int64_t interval = 0;
-  fields
-      .optional("layer_types", &c.layer_types, {},
-                one_of({"linear_attention", "full_attention", "qwen_sparse_attention"}))
-      .optional("full_attention_interval", &interval, 4, positive());
+  c.layer_types =
+      read_layer_kinds(fields, {"layer_types"}, {"linear_attention", "full_attention", "indexed_attention"});
+  fields.optional("full_attention_interval", &interval, 4, positive());
   for (int64_t i = 0; i < c.num_hidden_layers && fields.ok() && !fields.has("layer_types"); ++i)
-    c.layer_types.push_back((i + 1) % interval != 0 ? "linear_attention" : "qwen_sparse_attention");
+    c.layer_types.push_back((i + 1) % interval != 0 ? "linear_attention" : "indexed_attention");
   fields.check([&] { return static_cast<int64_t>(c.layer_types.size()) == c.num_hidden_layers; },
                "layer_types must name num_hidden_layers layers");
 }

@@ -15,6 +15,7 @@
 #include "formats/safetensors.h"
 #include "formats/temporary_folder_test.h"
 #include "formats/weight_source.h"
+#include "model_copy.h"
 
 namespace coluber {
 namespace {
@@ -110,7 +111,11 @@ TEST_F(GgufModel, InFloat32ItGivesTheLogitsOfItsCheckpoint) {
     SCOPED_TRACE(family);
     const std::string file = std::string(family) + ".gguf";
     write_float32(family, file);
-    const Floats expected = logits_of(families::options_for(family).model);
+    // llama.cpp norms Mamba-2 by group, as a config does that no transformers wrote which spans the groups.
+    ModelCopy checkpoint(family);
+    checkpoint.remove_key("transformers_version");
+    checkpoint.write_all();
+    const Floats expected = logits_of(checkpoint.folder());
     for (const int64_t chunk : {0, 7, 1}) expect_near(logits_of(at(file), chunk), expected);
   }
 }

@@ -61,6 +61,20 @@ TEST_F(PublishedDelta, QwensLayersAreAListOrAnInterval) {
   expect_refused("qwen3_next", [](ModelCopy& copy) { copy.config().set("num_hidden_layers", 5); }, {"layer_types"});
 }
 
+TEST_F(PublishedDelta, LayersWithAnIndexerHaveAWordOfTheirFamilyOrOneForAll) {
+  const auto in_todays_words = [](const Json& text) {
+    Json kinds{Json::Array{}}, renamed = text;
+    for (const Json& kind : text.at("layer_types").as_array())
+      kinds.push_back(kind.as_string().ends_with("sparse_attention") ? Json("indexed_attention") : kind);
+    renamed.set("layer_types", std::move(kinds));
+    return renamed;
+  };
+  expect_same("qwen4_exp", [&](ModelCopy& copy) { copy.config() = in_todays_words(copy.config()); });
+  expect_same("glm5_next", [&](ModelCopy& copy) {
+    copy.config().set("text_config", in_todays_words(copy.config().at("text_config")));
+  });
+}
+
 TEST_F(PublishedDelta, QwensRotationHasTwoSpellings) {
   for (const char* family : {"qwen3_next", "qwen3_5", "qwen3_5_moe"}) {
     expect_same(family, [](ModelCopy& copy) {

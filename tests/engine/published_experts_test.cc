@@ -130,6 +130,12 @@ TEST_F(PublishedInkling, OtherNamesAndListedLocalLayersLoad) {
   });
 }
 
+TEST_F(PublishedInkling, TheNormOfTheEmbeddingMayBeStoredAsAPartOfIt) {
+  expect_same("inkling", [](ModelCopy& copy) {
+    copy.rename_tensor("model.embed_norm.weight", "model.embed_tokens.embed_norm.weight");
+  });
+}
+
 TEST_F(PublishedInkling, TheTextPartOfTheModelThatHearsAndSeesLoads) {
   expect_same("inkling", [](ModelCopy& copy) {
     Json text = copy.config();

@@ -63,6 +63,26 @@ TEST_F(PublishedHybrid, Mamba2FieldsMayBeDerivedSaidOtherwiseOrLeftOut) {
   }
 }
 
+TEST_F(PublishedHybrid, Mamba2sNormGoesByGroupUnlessTheConfigIsOfAnEngineThatSpansThem) {
+  for (const char* family : {"mamba2", "bamba", "granitemoehybrid"}) {
+    SCOPED_TRACE(family);
+    const auto of_version = [](const Json& version) {
+      return [=](ModelCopy& copy) { copy.config().set("transformers_version", version); };
+    };
+    const auto with_groups = [](int64_t groups) {
+      return [=](ModelCopy& copy) { copy.config().set("gated_norm_groups", groups); };
+    };
+    const std::vector<float> by_group = respelt(family, with_groups(2));
+    EXPECT_NE(by_group, as_stored(family)) << "the golden checkpoint is one of 5.17, with two groups";
+    for (const char* version : {"4.44.0.dev0", "5.23.0", "5.24.1", "6.0.0", "none"})
+      EXPECT_EQ(respelt(family, of_version(version)), by_group) << version;
+    EXPECT_EQ(respelt(family, [](ModelCopy& copy) { copy.remove_key("transformers_version"); }), by_group);
+    for (const char* version : {"5.0.0", "5.22.0", "5.22.0.dev0"}) expect_same(family, of_version(version));
+    expect_same(family, with_groups(1));
+    expect_refused(family, with_groups(3), {"gated_norm_groups", "1, 2"});
+  }
+}
+
 TEST_F(PublishedHybrid, JambasExpertsHaveTwoNamesAndItsRankMayBeDerived) {
   expect_same("jamba", [](ModelCopy& copy) { copy.rename_key("num_experts", "num_local_experts"); });
   expect_same("jamba", [](ModelCopy& copy) {
