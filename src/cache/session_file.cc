@@ -96,8 +96,10 @@ class Reader {
 
   Preamble read_preamble() const {
     Preamble preamble{};
-    if (file_.size() < sizeof(preamble) || std::memcmp(file_.data(), kMagic.data(), kMagic.size()) != 0)
+    if (file_.size() < kMagic.size() || std::memcmp(file_.data(), kMagic.data(), kMagic.size()) != 0)
       throw make_error(ErrorCode::kInvalidData, "'{}' is no session file: it does not begin with '{}'", name_, kMagic);
+    if (file_.size() < sizeof(preamble))
+      damaged(fmt::format("it has {} bytes, less than any session file: it is cut off", file_.size()));
     std::memcpy(&preamble, file_.data(), sizeof(preamble));
     if (preamble.version != kVersion)
       throw make_error(ErrorCode::kUnsupported,
