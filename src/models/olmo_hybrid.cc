@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "coluber/registry.h"
 #include "formats/hf_config.h"
+#include "kernels/elementwise/scale.h"
 #include "layers/attention.h"
 #include "layers/gated_delta_net.h"
 #include "layers/mlp.h"
@@ -121,9 +122,9 @@ class PostNormBlock final : public DecoderBlock {
  private:
   void add_normed(const ForwardBatch& batch, const RmsNorm& norm, float* y, float* x) const {
     norm.forward(batch, y, batch.num_tokens(), y);
-    batch.thread_pool->parallel_for(batch.num_tokens() * hidden_size_, 16384, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) x[i] += y[i];
-    });
+    ScaleArgs sum{y, hidden_size_, x, hidden_size_, batch.num_tokens(), hidden_size_};
+    sum.accumulate = true;
+    scale()(sum, batch);
   }
 
   int64_t hidden_size_;

@@ -125,6 +125,17 @@ TEST_F(ExpertsCuda, OutputsAreTheProcessorsInAnyGrouping) {
   }
 }
 
+TEST_F(ExpertsCuda, RowsOfAMatrixComeBackFromTheDevice) {
+  const std::vector<float> values = random_floats(5 * 7, -1, 1, 1);
+  const PackedMatrix matrix =
+      PackedMatrix::upload(TensorView::contiguous(values.data(), DType::kFloat32, Shape{5, 7}), *device_);
+  for (int64_t row = 0; row < 5; ++row) {
+    std::vector<float> found(7);
+    matrix.unpack_row(row, found.data());
+    EXPECT_EQ(found, std::vector<float>(values.begin() + row * 7, values.begin() + row * 7 + 7)) << row;
+  }
+}
+
 TEST_F(ExpertsCuda, ScaleTakesANumberARowWithTheProcessorsBits) {
   const std::vector<float> x = random_floats(50 * 33, -2, 2, 1), factor = random_floats(50, -1, 1, 2);
   std::vector<float> want = random_floats(50 * 33, -2, 2, 3), got = want;
