@@ -294,7 +294,19 @@ bool ConfigFields::is_null(std::string_view key) const {
 }
 
 ConfigFields& ConfigFields::check(bool condition, const std::string& message) {
-  if (!condition) shared_->problems.push_back(message);
+  if (condition) return *this;
+  // The numbers of the fields that the message speaks of, as the file has them.
+  std::string found;
+  for (size_t at = 0; json_ != nullptr && at < message.size();) {
+    const size_t begin = message.find_first_of("abcdefghijklmnopqrstuvwxyz", at);
+    if (begin == std::string::npos) break;
+    at = std::min(message.find_first_not_of("abcdefghijklmnopqrstuvwxyz_0123456789", begin), message.size());
+    const std::string word = message.substr(begin, at - begin);
+    const Json* value = json_->find(word);
+    if (value != nullptr && value->is_number())
+      found += fmt::format("{}{} is {}", found.empty() ? "; " : ", ", word, value->dump());
+  }
+  shared_->problems.push_back(message + found);
   return *this;
 }
 

@@ -39,6 +39,11 @@ class BadInput(CliTest):
                 self.skipTest(f"this file system has no file of a terabyte: {error}")
         self.fails(None, "run", model, "--prompt-ids", "1", says=["1.1 TB", "available"])
 
+    def test_numbers_that_do_not_go_together_are_told_with_their_values(self):
+        model = self.copy_model(BUILTIN)
+        self.edit_json(model / "config.json", lambda config: config.update(hidden_size=300))
+        self.fails(5, "run", model, "-p", "x", says=["num_heads * head_dim must be expand * hidden_size; num_heads is 10, head_dim is 64", "hidden_size is 300"])
+
     def test_too_little_memory_is_told_by_the_kinds_that_the_model_has(self):
         states = self.fails(None, "run", "-p", "x", "--kv-cache-memory-bytes", "1MB", says=["one sequence needs", "states", "--kv-cache-memory-bytes"])
         self.assertNotIn("attention", states.err)
