@@ -27,6 +27,7 @@ WRAPPERS = {
     "pcre2.h": ["src/text/tokenizer/*.cc"],
     "utf8proc.h": ["src/text/tokenizer/*.cc"],
     "xgrammar/": ["src/text/grammar/xgrammar.cc"],
+    "cublasLt.h": ["src/kernels/gemm/cublas_lt_cuda.cu"],
     "dlpack/": ["src/text/grammar/xgrammar.cc"],
     "xxhash.h": ["src/base/*.cc", "src/cache/state_tag.cc"],
     "gtest/": ["src/**/*_test.cc", "src/**/*_test.h", "tests/**/*"],

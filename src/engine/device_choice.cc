@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/host_memory.h"
+#include "kernels/gemm/cublas_lt_cuda.h"
 #include "tensor/cuda_device.h"
 
 namespace coluber {
@@ -56,6 +57,13 @@ int64_t usable_bytes(const EngineOptions& options, const CudaDevice& device) {
   return static_cast<int64_t>(options.gpu_memory_utilization * static_cast<double>(device.info().total_bytes));
 }
 
+CudaDevice& chosen(CudaDevice& device, const EngineOptions& options) {
+  void* note = device.library().find_symbol(kProductsNote);
+  if (note != nullptr && options.dtype == "auto" && !options.deterministic)
+    log_info("{}: 16-bit weights are multiplied by {}", device.name(), reinterpret_cast<ProductsNoteFunction>(note)());
+  return device;
+}
+
 }  // namespace
 
 std::string device_problem(std::string_view name) {
@@ -69,7 +77,7 @@ Device& choose_device(const EngineOptions& options, const ModelFamily& family) {
   if (options.device != "auto") {
     CudaDevice& device = cuda_device(cuda_ordinal(options.device).value_or(0));
     if (!why.empty()) throw make_error(ErrorCode::kUnsupported, "device {}: {}", options.device, why);
-    return device;
+    return chosen(device, options);
   }
   std::string missing;
   if (CudaLibrary::find(&missing) == nullptr) {
@@ -80,7 +88,7 @@ Device& choose_device(const EngineOptions& options, const ModelFamily& family) {
     log_info("runs on the CPU: {}", why);
     return cpu_device();
   }
-  return cuda_device();
+  return chosen(cuda_device(), options);
 }
 
 void check_fits_device(const EngineOptions& options, Device& device, const std::string& weights, int64_t bytes) {

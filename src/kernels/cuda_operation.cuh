@@ -80,6 +80,22 @@ __device__ inline float sum_over_block(float v) {
   return sum;
 }
 
+// The largest over a block of kThreads threads, in each of them; NaN counts as nothing.
+template <int kThreads>
+__device__ inline float largest_of_block(float v) {
+  __shared__ float largest[kThreads / 32];
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2)
+    v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, static_cast<unsigned>(offset)));
+  __syncthreads();  // of the ones before
+  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = v;
+  __syncthreads();
+  float most = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kThreads / 32; ++i) most = fmaxf(most, largest[i]);
+  return most;
+}
+
 inline unsigned blocks_of(int64_t count, int64_t size) { return static_cast<unsigned>((count + size - 1) / size); }
 
 }  // namespace coluber

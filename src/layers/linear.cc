@@ -25,6 +25,13 @@ bool is_direct(DType dtype) {
 
 }  // namespace
 
+// A device's 16-bit products sum in an order that depends on how many rows there are.
+bool may_round_activations(const WeightLoader& loader) {
+  const EngineConfig& config = loader.config();
+  if (!config.allow_bf16_products) return false;
+  return loader.device().is_host() ? bf16_products_pay() : !config.deterministic;
+}
+
 TensorView weight_rows(const TensorView& weight, int64_t first, int64_t count, int64_t step) {
   const int64_t cols = weight.shape[weight.shape.rank() - 1];
   COLUBER_CHECK(weight.shape.rank() >= 2 && weight.is_contiguous() && first >= 0 && count >= 0 && step > 0 &&
@@ -90,7 +97,7 @@ PackedMatrix place_weight(WeightLoader& loader, const TensorView& weight) {
 Linear::Linear(WeightLoader loader, std::string_view name, int64_t in_features, int64_t out_features, bool bias)
     : in_(in_features),
       out_(out_features),
-      allow_bf16_(loader.config().allow_bf16_products && bf16_products_pay()),
+      allow_bf16_(may_round_activations(loader)),
       weight_(pack_weight(loader, loader.take(tensor_name(name, "weight"), Shape{out_features, in_features}))) {
   if (bias) bias_ = loader.take_array(tensor_name(name, "bias"), Shape{out_features});
 }
@@ -98,7 +105,7 @@ Linear::Linear(WeightLoader loader, std::string_view name, int64_t in_features, 
 Linear::Linear(WeightLoader& loader, const TensorView& weight, std::vector<float> bias)
     : in_(weight.shape[1]),
       out_(weight.shape[0]),
-      allow_bf16_(loader.config().allow_bf16_products && bf16_products_pay()),
+      allow_bf16_(may_round_activations(loader)),
       weight_(pack_weight(loader, weight)),
       bias_(loader.place(std::move(bias))) {
   COLUBER_CHECK(bias_.empty() || bias_.size() == out_, "{} outputs with a bias of {}", out_, bias_.size());

@@ -31,6 +31,8 @@ class Linear {
 
   int64_t in_features() const noexcept { return in_; }
   int64_t out_features() const noexcept { return out_; }
+  // Whether what the layer around it computes from the products may be rounded to bfloat16, as the weight is.
+  bool allows_bf16() const noexcept { return allow_bf16_ && weight_.dtype() == DType::kBFloat16; }
 
  private:
   int64_t in_, out_;
@@ -38,6 +40,10 @@ class Linear {
   PackedMatrix weight_;
   FloatArray bias_;  // empty without
 };
+
+// Whether the products of the layer may round activations to 16 bits (GemmArgs::allow_bf16): `--dtype auto` allows it
+// where the processor gains by it, on a device unless the engine is deterministic.
+bool may_round_activations(const WeightLoader& loader);
 
 // Rows first, first + step, ... of a weight [N, K]; or, of a stack of weights [E, N, K], of all of them one below the
 // other.

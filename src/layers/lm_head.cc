@@ -17,7 +17,7 @@ LmHead::LmHead(WeightLoader loader, std::string_view name, Embedding& embedding,
                const LmHeadOptions& options)
     : logits_size_(options.logits_size > 0 ? options.logits_size : embedding.vocab_size()),
       hidden_size_(embedding.hidden_size()),
-      allow_bf16_(loader.config().allow_bf16_products && bf16_products_pay()) {
+      allow_bf16_(may_round_activations(loader)) {
   COLUBER_CHECK(logits_size_ <= embedding.vocab_size() && (!tied || logits_size_ == embedding.vocab_size()),
                 "{} logits of a vocabulary of {}", logits_size_, embedding.vocab_size());
   const std::string prefix = name.empty() ? std::string() : std::string(name) + ".", tensor = prefix + "weight";

@@ -230,6 +230,8 @@ void MambaMixer2::scan(const ForwardBatch& batch, const float* xbc, const float*
                             prefill_exports(batch, metadata.exports));
     args.state = state.slots();
     args.rows = metadata.num_prefills;
+    args.tokens = metadata.num_prefill_tokens;
+    args.allow_bf16 = in_proj_.allows_bf16();
     args.query_start_loc = device_array(batch, metadata.query_start_loc_p);
     args.exports = state.exports();
     if (replays) fold_rings(batch, args);

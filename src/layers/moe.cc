@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "coluber/config.h"
 #include "kernels/elementwise/scale.h"
-#include "kernels/gemm/gemm.h"
+#include "layers/linear.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
@@ -109,9 +109,7 @@ PlacedArray<ExpertOnDevice> table_of(const std::vector<Expert>& experts, Device&
 }  // namespace
 
 Experts::Experts(const MoeConfig& given, WeightLoader loader)
-    : activation_(given.activation),
-      limit_(given.limit),
-      allow_bf16_(loader.config().allow_bf16_products && bf16_products_pay()) {
+    : activation_(given.activation), limit_(given.limit), allow_bf16_(may_round_activations(loader)) {
   const MoeConfig config = checked(given, loader);
   Packer packer(loader);
   if (!config.stacked_w1_w3.empty() && loader.has(config.stacked_w1_w3)) {

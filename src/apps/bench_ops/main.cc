@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "apps/bench_ops/device_bench.h"
+#include "apps/bench_ops/products.h"
 #include "apps/bench_ops/recurrent_decode.h"
 #include "apps/bench_ops/recurrent_prefill.h"
 #include "apps/bench_ops/ssd_decode.h"
@@ -29,19 +30,19 @@ bool parse(int argc, char** argv, Options& o) {
   cli::Arguments arguments("coluber-bench-ops", "Times single operations on a CUDA device.");
   arguments.choice("--op", &o.operation,
                    {"ssd_decode", "gdn_decode", "kda_decode", "lightning_decode", "mamba1_decode", "rwkv7_decode",
-                    "ssd_prefill", "lightning_prefill", "gdn_prefill", "conv_prefill"},
+                    "ssd_prefill", "lightning_prefill", "gdn_prefill", "conv_prefill", kProducts, kFloat32Products},
                    "the operation");
   arguments.choice("--shape", &o.shape, {"nemotron_h", "falcon_h1"},
                    "sizes of a published model (ssd_decode has two; default: all that the operation has)");
   arguments.choice("--state", &o.state, {"float32", "bfloat16", "float16", "int16", "int8"}, "type of the states");
-  arguments.integer("--batch", &o.batch, {1, 65535}, "sequences in a step");
+  arguments.integer("--batch", &o.batch, {1, 65535}, "sequences in a step; rows of a product");
   arguments.integer("--tokens", &o.tokens, {1, 1 << 20}, "tokens of a sequence in a prefill");
   arguments.text("--device", &o.device, "cuda:N", "where to run");
   arguments.flag("--serial", &o.serial, "each launch waits for the one before instead of reading its states meanwhile");
   arguments.flag(
       "--all", &o.all,
       "every operation and shape: decode at batches 1, 8, 64, 256 (ssd_decode with every type), prefill of 1x2048, "
-      "1x8192, 1x32768 and 8x2048");
+      "1x8192, 1x32768 and 8x2048, products of 1 to 2048 rows");
   arguments.flag("--json", &o.json, "one JSON object instead of a table");
   arguments.example("coluber-bench-ops --op ssd_decode --shape nemotron_h --batch 256 --state bfloat16", "one case");
   arguments.example("coluber-bench-ops --all --json", "everything, for a script");
@@ -82,6 +83,15 @@ std::vector<Row> run(CudaDevice& device, const Options& o) {
       rows.push_back(prefill.run(device, {batch, *parse_dtype(o.all ? "float32" : o.state), !o.serial, tokens}));
   }
   return rows;
+}
+
+void add_products(CudaDevice& device, const Options& o, std::vector<Row>& rows) {
+  for (const bool allow_bf16 : {true, false}) {
+    if (!o.all && o.operation != (allow_bf16 ? kProducts : kFloat32Products)) continue;
+    const std::vector<int64_t> counts = o.all ? std::vector<int64_t>{1, 8, 64, 512, 2048} : batches_of(o);
+    for (const int64_t count : counts)
+      for (Row& row : bench_products(device, {.batch = count}, allow_bf16)) rows.push_back(std::move(row));
+  }
 }
 
 struct Ceilings {
@@ -133,7 +143,8 @@ int main_of(int argc, char** argv) {
   if (!parse(argc, argv, options)) return 0;
   CudaDevice& device = cuda_device(ordinal_of(options.device));
   const Ceilings most = {copy_bandwidth(device), product_rate(device)};
-  const std::vector<Row> rows = run(device, options);
+  std::vector<Row> rows = run(device, options);
+  add_products(device, options, rows);
   (options.json ? print_json : print_table)(device, most, rows);
   return 0;
 }

@@ -61,7 +61,8 @@ void EngineFlags::declare(Arguments& arguments) {
                    "of a CUDA device's memory, what weights, states and scratch may take together; without it 0.9");
   arguments.choice("--dtype", &dtype_, {"float32", "auto"},
                    "float32 computes with fp32 activations, states and sums from weights as stored; auto may round "
-                   "activations to bf16 inside matrix products where the processor multiplies bf16");
+                   "activations to bf16 inside matrix products where the processor multiplies bf16, and on a CUDA "
+                   "device to the type of 16-bit weights");
   arguments.flag("--deterministic", &deterministic_,
                  "the same bits whatever else runs in the batch, however a prompt is cut and whatever comes from the "
                  "cache; somewhat slower");

@@ -6,8 +6,10 @@
 // depend on the rows beside it, so one-token steps and prefills agree bit for bit, and so do all candidates. The bias,
 // then the old C, are added last. (With `allow_bf16`, a bf16 weight and a processor that has bf16 dot products, A is
 // rounded to bf16 and pairs of products are summed as the processor does; results then still do not depend on m, but
-// differ between candidates.) A weight in blocks gives the bits of a float32 weight of its values. A few rows stream
-// the weights once at memory speed; more rows are blocked for the caches.
+// differ between candidates. On a CUDA device a bf16 or fp16 weight of enough rows and columns then goes to the tensor
+// cores, with A rounded to the weight's type and sums in an order that depends on m.) A weight in blocks gives the bits
+// of a float32 weight of its values. A few rows stream the weights once at memory speed; more rows are blocked for the
+// caches.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +31,7 @@ struct GemmArgs {
   float* c = nullptr;               // [M, N], row stride ldc; not overlapping A
   int64_t ldc = 0;
   bool accumulate = false;  // add to C instead of overwriting it
-  bool allow_bf16 = false;
+  bool allow_bf16 = false;  // A may be rounded to 16 bits
 };
 
 using GemmFunction = void (*)(const GemmArgs& args, ThreadPool& pool, Workspace& workspace);
@@ -40,7 +42,8 @@ const Operation<GemmFunction>& gemm();
 // well under a millisecond; the answers lie far apart, so that noise does not change it.
 bool bf16_products_pay();
 
-// Against the reference: the same bits without `allow_bf16`; with it, activations rounded to 8 bits.
+// Against the reference: the same bits without `allow_bf16`; with it, activations rounded to 8 bits (11 of a float16
+// weight on a device).
 inline constexpr Tolerance kGemmTolerance = {};
 inline constexpr Tolerance kGemmBf16Tolerance = {.absolute = 0, .relative = 0, .of_rms = 2e-2};
 // The reference against sums in double: the rounding of K additions.

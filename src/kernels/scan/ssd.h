@@ -53,6 +53,9 @@ struct SsdArgs {
   int64_t num_groups = 0;  // divides num_heads
   int64_t state_size = 0;  // N in [1, kMaxSsdState]
   int64_t chunk_size = 0;  // tokens of a chunk, 0: the kernel's choice; no result depends on it but for rounding
+  int64_t tokens = 0;      // of all rows of the chunk scan, for devices, whose starts the host cannot read
+  // Devices may round x, b, c and y to bfloat16 in the chunk scan, for the tensor cores (ssd_prefill_cuda.h).
+  bool allow_bf16 = false;
 };
 
 using SsdFunction = void (*)(const SsdArgs& args, ThreadPool& pool, Workspace& workspace);

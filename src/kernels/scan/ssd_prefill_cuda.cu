@@ -6,9 +6,10 @@
 namespace coluber {
 namespace {
 
+template <typename T>
 struct TimeSteps {
   using Raw = float;
-  const __nv_bfloat16* dt;
+  const T* dt;
   int64_t stride;
   const float *bias, *a;
   float least, most;
@@ -44,6 +45,13 @@ DecayChunks chunks_of(const SsdPrefillCudaArgs& args) {
   return chunks;
 }
 
+template <typename T>
+CudaStatus prefill(const SsdPrefillCudaArgs& args, CudaStream stream) {
+  const TimeSteps<T> gate = {
+      static_cast<const T*>(args.dt), args.dt_stride, args.dt_bias, args.a, args.dt_min, args.dt_max};
+  return run_chunks(chunks_of(args), gate, static_cast<cudaStream_t>(stream));
+}
+
 }  // namespace
 }  // namespace coluber
 
@@ -53,7 +61,7 @@ extern "C" coluber::CudaStatus coluber_cuda_ssd_prefill(const coluber::SsdPrefil
   if (args->activations != DType::kBFloat16) return "activations of another type than bfloat16";
   if (args->num_groups < 1 || args->num_heads > 65535 || args->num_heads % args->num_groups != 0)
     return "sizes that do not fit together";
-  const TimeSteps gate = {
-      static_cast<const __nv_bfloat16*>(args->dt), args->dt_stride, args->dt_bias, args->a, args->dt_min, args->dt_max};
-  return run_chunks(chunks_of(*args), gate, static_cast<cudaStream_t>(stream));
+  if (args->dt_type == DType::kFloat32) return prefill<float>(*args, stream);
+  if (args->dt_type == DType::kBFloat16) return prefill<__nv_bfloat16>(*args, stream);
+  return "time steps of another type than float32 and bfloat16";
 }

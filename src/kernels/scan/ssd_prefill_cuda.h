@@ -20,9 +20,12 @@ namespace coluber {
 
 // Frobenius norm of the error over that of the reference in float64.
 inline constexpr double kSsdPrefillOutputError = 6e-3, kSsdPrefillStateError = 4e-3;
+// The same of the chunk scan of ssd.h with `allow_bf16`, whose float32 activations are rounded first.
+inline constexpr double kSsdRoundedOutputError = 9e-3, kSsdRoundedStateError = 6e-3;
 
 struct SsdPrefillCudaArgs {
-  DType activations = DType::kBFloat16;  // of x, b, c, dt and y; no other is computed
+  DType activations = DType::kBFloat16;  // of x, b, c and y; no other is computed
+  DType dt_type = DType::kBFloat16;      // or kFloat32
   const void* x = nullptr;               // [T, H, P]; heads P apart
   int64_t x_stride = 0;                  // elements between tokens, as every stride here
   const void* dt = nullptr;              // [T, H] before bias and softplus
@@ -50,5 +53,7 @@ struct SsdPrefillCudaArgs {
 
 using SsdPrefillCudaFunction = CudaStatus (*)(const SsdPrefillCudaArgs* args, CudaStream stream);
 inline constexpr const char* kSsdPrefillCuda = "coluber_cuda_ssd_prefill";
+// For the library's other functions; programs ask for it by its name.
+extern "C" CudaStatus coluber_cuda_ssd_prefill(const SsdPrefillCudaArgs* args, CudaStream stream);
 
 }  // namespace coluber

@@ -3,6 +3,7 @@
 
 #include "kernels/prefill_cuda_test.h"
 #include "kernels/scan/ssd.h"
+#include "tensor/cuda_step.h"
 
 namespace coluber {
 namespace {
@@ -15,6 +16,7 @@ struct Problem {
   bool skip = true;
   std::vector<float> a = {};  // [heads], empty: random
   float least_dt = -5, most_dt = 3;
+  DType activations = DType::kBFloat16;  // that the inputs are exact in
 };
 
 struct Inputs {
@@ -23,10 +25,10 @@ struct Inputs {
 
   Inputs(const Problem& p, int64_t tokens)
       : p(p),
-        x(random_activations(DType::kBFloat16, tokens * p.heads * p.head_dim, -1, 1, 1)),
-        dt(random_activations(DType::kBFloat16, tokens * p.heads, p.least_dt, p.most_dt, 2)),
-        b(random_activations(DType::kBFloat16, tokens * p.groups * p.state_size, -1, 1, 3)),
-        c(random_activations(DType::kBFloat16, tokens * p.groups * p.state_size, -1, 1, 4)),
+        x(random_activations(p.activations, tokens * p.heads * p.head_dim, -1, 1, 1)),
+        dt(random_activations(p.activations, tokens * p.heads, p.least_dt, p.most_dt, 2)),
+        b(random_activations(p.activations, tokens * p.groups * p.state_size, -1, 1, 3)),
+        c(random_activations(p.activations, tokens * p.groups * p.state_size, -1, 1, 4)),
         bias(random_floats(p.heads, -1, 1, 5)),
         a(p.a.empty() ? random_floats(p.heads, -4, -0.01f, 6) : p.a),
         d(random_floats(p.heads, -1, 1, 7)) {}
@@ -90,6 +92,46 @@ class SsdPrefillCuda : public CudaTest {
     return launch(kSsdPrefillCuda, args, &SsdPrefillCudaArgs::y, static_cast<size_t>(rows.tokens() * in.width()), held,
                   rows, stride);
   }
+  // The chunk scan of ssd.h on the device, from float32 activations that it may round; rows of y are padded.
+  std::vector<float> scan(const Inputs& in, const SlotRows& rows, const LeftStates& left, DeviceStates& held,
+                          bool allow_bf16, bool by_token = false) {
+    Uploads uploads(*device_);
+    StatesOnDevice states(*device_, held, 0);
+    states.put();
+    SsdArgs args;
+    in.set_sizes(rows.rows(), args);
+    args.x = uploads.add(in.x);
+    args.dt = uploads.add(in.dt);
+    args.b = uploads.add(in.b);
+    args.c = uploads.add(in.c);
+    args.dt_bias = in.p.skip ? uploads.add(in.bias) : nullptr;
+    args.a = uploads.add(in.a);
+    args.d = in.p.skip ? uploads.add(in.d) : nullptr;
+    args.y_stride = in.width() + 3;
+    std::vector<float> padded(static_cast<size_t>(rows.tokens() * args.y_stride), 77.0f);
+    args.y = uploads.add(padded);
+    args.state = states.slots(uploads, rows);
+    args.state.by_token = by_token;
+    args.exports = left.on_device(uploads);
+    args.query_start_loc = uploads.add(rows.query_start_loc);
+    args.tokens = rows.tokens();
+    args.allow_bf16 = allow_bf16;
+    ThreadPool pool(1);
+    Workspace workspace(*device_);
+    CudaStep step(*device_);
+    step.begin();
+    ssd_chunk_scan()(args, Execution{&pool, &workspace, &step});
+    device_->synchronize();
+    held.bytes = states.get();
+    uploads.fetch(args.y, padded);
+    std::vector<float> y;
+    for (int64_t token = 0; token < rows.tokens(); ++token) {
+      const auto first = padded.begin() + token * args.y_stride;
+      y.insert(y.end(), first, first + in.width());
+      EXPECT_EQ(first[in.width()], 77.0f) << "between the rows, behind token " << token;
+    }
+    return y;
+  }
   // Returns y and the states.
   std::vector<float> expect_agrees(const Problem& p, SlotRows rows, bool zeros = false, int64_t stride = 0) {
     const LeftStates left(rows, kChunk);
@@ -119,6 +161,30 @@ TEST_F(SsdPrefillCuda, AgreesWithTheReferenceOnEveryKindOfRow) {
                                       << dtype_name(state));
       expect_agrees(p, prefill_rows(kChunk));
     }
+  }
+}
+
+TEST_F(SsdPrefillCuda, TheOperationRoundsActivationsWhereItMayAndNowhereElse) {
+  for (Problem p : {Problem{6, 64, 2, 128}, Problem{3, 40, 3, 64, DType::kBFloat16}, Problem{8, 16, 8, 16}}) {
+    p.activations = DType::kFloat32;
+    SCOPED_TRACE(testing::Message() << p.heads << " heads of " << p.head_dim << ", state " << p.state_size);
+    SlotRows rows = prefill_rows(kChunk);
+    const LeftStates left(rows, kChunk);
+    const Inputs in(p, rows.tokens());
+    StatePool states(rows.slots, in.state_elements(), DType::kFloat32);
+    fill_states(states, rows, false);
+    const DeviceStates before(p.state, in.width(), p.state_size, rows.slots, states);
+    const std::vector<float> want = in.reference(rows, states, left.host());
+    DeviceStates rounded = before, exact = before, by_token = before;
+    const std::vector<float> y = scan(in, rows, left, rounded, true);
+    expect_small_error(y, want, rows.query_start_loc, in.width(), with_stored_state(kSsdRoundedOutputError, p.state),
+                       "y");
+    expect_small_error(rounded.all(), states.all(), slot_starts(rows.slots), in.state_elements(),
+                       with_stored_state(kSsdRoundedStateError, p.state), "states");
+    const std::vector<float> float32 = scan(in, rows, left, exact, false);
+    EXPECT_NE(y, float32) << "the tensor cores were not used";
+    expect_same_bits(scan(in, rows, left, by_token, true, true), float32);
+    EXPECT_TRUE(exact.bytes == by_token.bytes) << "states of steps in order and of no rounding";
   }
 }
 

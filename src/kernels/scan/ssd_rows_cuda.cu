@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SSD over packed rows on the device, token by token: a warp holds one line [N] of a head's state in registers from the
 // row's first token to its last, so that a prefill has the bits of single steps, however a prompt is cut. The inputs of
-// the next token are asked for before the sum over N of this one is closed.
-#include "kernels/cuda_operation.cuh"
+// the next token are asked for before the sum over N of this one is closed. Where activations may be rounded, long rows
+// go to the tensor cores instead (ssd_prefill_cuda.h).
+#include "kernels/gemm/narrow_rows_cuda.cuh"
 #include "kernels/scan/ssd.h"
+#include "kernels/scan/ssd_prefill_cuda.h"
 
 namespace coluber {
 namespace {
@@ -102,7 +104,57 @@ CudaStatus scan(const SsdArgs& args, bool steps, cudaStream_t stream) {
   return launch_status();
 }
 
-CudaStatus chunk_scan_on_device(const SsdArgs& args, cudaStream_t stream) { return scan(args, false, stream); }
+// Shorter rows are as fast token by token.
+constexpr int64_t kLeastTokens = 32;
+
+bool may_go_by_chunks(const SsdArgs& args) {
+  return args.allow_bf16 && !args.state.by_token && args.tokens >= kLeastTokens * args.rows && args.head_dim % 8 == 0 &&
+         args.state_size % 8 == 0 && args.state_size <= 128;
+}
+
+// The bfloat16 copy of x [T, H, P] becomes y.
+CudaStatus scan_chunks(const SsdArgs& args, const CudaLaunch& on) {
+  const auto stream = static_cast<cudaStream_t>(on.stream);
+  const int64_t width = args.num_heads * args.head_dim, group_width = args.num_groups * args.state_size;
+  CudaStatus status = nullptr;
+  const auto narrow = [&](const float* from, int64_t stride, int64_t cols) -> __nv_bfloat16* {
+    auto* to = static_cast<__nv_bfloat16*>(on.take(on.workspace, args.tokens * cols * 2));
+    if (to == nullptr) status = "no scratch memory for activations (out of memory)";
+    if (status == nullptr) status = launch_narrow_rows(from, stride, args.tokens, cols, to, stream);
+    return to;
+  };
+  SsdPrefillCudaArgs chunks;
+  __nv_bfloat16* x = narrow(args.x, args.x_stride, width);
+  chunks.x = chunks.y = x;
+  chunks.b = narrow(args.b, args.b_stride, group_width);
+  chunks.c = narrow(args.c, args.c_stride, group_width);
+  if (status != nullptr) return status;
+  chunks.x_stride = chunks.y_stride = width;
+  chunks.b_stride = chunks.c_stride = group_width;
+  chunks.dt_type = DType::kFloat32;
+  chunks.dt = args.dt;
+  chunks.dt_stride = args.dt_stride;
+  chunks.dt_bias = args.dt_bias;
+  chunks.dt_min = args.dt_min;
+  chunks.dt_max = args.dt_max;
+  chunks.a = args.a;
+  chunks.d = args.d;
+  chunks.state = args.state;
+  chunks.exports = args.exports;
+  chunks.query_start_loc = args.query_start_loc;
+  chunks.rows = args.rows;
+  chunks.num_heads = args.num_heads;
+  chunks.head_dim = args.head_dim;
+  chunks.num_groups = args.num_groups;
+  chunks.state_size = args.state_size;
+  status = coluber_cuda_ssd_prefill(&chunks, on.stream);
+  return status != nullptr ? status : launch_widen_rows(x, args.tokens, width, args.y, args.y_stride, stream);
+}
+
+CudaStatus chunk_scan_on_device(const SsdArgs& args, const CudaLaunch& on) {
+  if (args.rows > 0 && may_go_by_chunks(args)) return scan_chunks(args, on);
+  return scan(args, false, static_cast<cudaStream_t>(on.stream));
+}
 CudaStatus state_update_on_device(const SsdArgs& args, cudaStream_t stream) { return scan(args, true, stream); }
 
 }  // namespace
