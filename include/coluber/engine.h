@@ -60,7 +60,8 @@ struct EngineOptions {
   std::string dtype = "float32";        // "float32" or "auto"
   // Results have the same bits whatever the batch, the chunks of a prompt and what came from the cache.
   bool deterministic = false;
-  int64_t max_model_len = 0;  // 0: the model's limit
+  bool enforce_eager = false;  // a CUDA device gets each step kernel by kernel, never as one recorded launch
+  int64_t max_model_len = 0;   // 0: the model's limit
   int64_t max_num_batched_tokens = 512;
   int64_t max_num_seqs = 8;
   int64_t block_size = 16;
@@ -217,6 +218,7 @@ struct RequestOutput {
 // Counts since the engine was made, and what is so now.
 struct EngineStats {
   int64_t steps = 0;
+  int64_t graph_steps = 0;                              // of them, those that a CUDA device did in one launch
   int64_t query_tokens = 0;                             // prompt tokens of admitted requests
   int64_t hit_tokens = 0;                               // of them, found in the cache
   std::array<int64_t, kNumMissReasons> miss_reasons{};  // requests, by MissReason

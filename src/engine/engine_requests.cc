@@ -79,7 +79,7 @@ StateCacheOptions cache_options(const EngineOptions& options, const LoadedModel&
 Engine::Impl::Impl(const EngineOptions& engine_options, LoadedModel model)
     : options(engine_options), loaded(std::move(model)), scheduler(loaded.config->scheduler) {
   cache = std::make_unique<StateCache>(*loaded.config, *loaded.device, cache_options(options, loaded));
-  runner = std::make_unique<Runner>(*loaded.config, *loaded.model, *cache, *loaded.pool);
+  runner = std::make_unique<Runner>(*loaded.config, *loaded.model, *cache, *loaded.pool, options.enforce_eager);
   seed_counter = options.seed ? *options.seed : (uint64_t{std::random_device{}()} << 32) ^ std::random_device{}();
 }
 
@@ -419,6 +419,7 @@ EngineStats Engine::Impl::stats() const {
   const PrefixTree* tree = cache->tree();
   EngineStats stats;
   stats.steps = runner->num_steps();
+  stats.graph_steps = runner->num_graph_steps();
   stats.query_tokens = counted.query_tokens;
   stats.hit_tokens = counted.hit_tokens;
   stats.miss_reasons = counted.miss_reasons;

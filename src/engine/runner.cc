@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "attention/metadata_arrays.h"
 #include "base/error.h"
 
 namespace coluber {
@@ -12,14 +13,18 @@ namespace {
 constexpr size_t kLeastCells = 16384;  // of a page table
 }  // namespace
 
-Runner::Runner(const EngineConfig& config, Model& model, StateCache& cache, ThreadPool& pool)
+Runner::Runner(const EngineConfig& config, Model& model, StateCache& cache, ThreadPool& pool, bool enforce_eager)
     : model_(model),
       cache_(cache),
       pool_(pool),
       deterministic_(config.deterministic),
       workspace_(cache.device()),
       groups_(make_metadata_groups(config, cache.device())) {
-  if (auto* device = dynamic_cast<CudaDevice*>(&cache.device())) cuda_.emplace(*device);
+  if (auto* device = dynamic_cast<CudaDevice*>(&cache.device())) {
+    cuda_.emplace(*device);
+    if (std::ranges::all_of(groups_, [](const MetadataGroup& group) { return can_list_arrays(group.spec); }))
+      graphs_.emplace(model, *cuda_, !enforce_eager);
+  }
   layer_metadata_.assign(config.layers.size(), nullptr);
   cache_.use_threads(pool);
   for (const StateLayout::Layer& layer : cache_.state_layout().layers)
@@ -92,6 +97,28 @@ void Runner::advance_rings(const StepPlan& plan) {
   }
 }
 
+// Every row is a decode with a state, and its one token's logits are wanted.
+void Runner::pad_rows(const StepPlan& plan) {
+  padded_rows_ = 0;
+  const auto rows = std::ssize(plan.rows);
+  is_padded_ = graphs_ && rows <= DecodeGraphs::kMostRows && hidden_sink_ == nullptr && state_exports_.empty() &&
+               std::ranges::all_of(plan.rows, [](const PlanRow& row) {
+                 return row.num_tokens == 1 && row.read_position > 0 && row.logits != WantedLogits::kNone;
+               });
+  if (!is_padded_) return;
+  padded_rows_ = DecodeGraphs::bucket(rows) - rows;
+  for (int64_t row = rows; row < rows + padded_rows_; ++row) {
+    token_ids_.push_back(0);
+    positions_.push_back(0);
+    slot_mapping_.push_back(kPadSlotId);
+    query_start_loc_.push_back(static_cast<int32_t>(row + 1));
+    seq_lens_.push_back(1);
+    is_prefilling_.push_back(0);
+    long_rope_.push_back(0);
+    logits_rows_.push_back(static_cast<int32_t>(row));
+  }
+}
+
 void Runner::fill_tables(const StepPlan& plan) {
   state_table_.clear();
   replay_base_.clear();
@@ -109,10 +136,11 @@ void Runner::fill_tables(const StepPlan& plan) {
     std::copy(row.sequence->pages.begin(), row.sequence->pages.end(),
               page_table_.begin() + static_cast<int64_t>(r) * page_columns_);
   }
+  state_table_.resize(state_table_.size() + static_cast<size_t>(padded_rows_), kNullBlockId);
 }
 
 void Runner::build_metadata() {
-  const auto rows = static_cast<int64_t>(order_.size());
+  const auto rows = static_cast<int64_t>(seq_lens_.size());
   CommonAttentionMetadata common;
   common.query_start_loc = query_start_loc_;
   common.seq_lens = seq_lens_;
@@ -136,7 +164,9 @@ void Runner::build_metadata() {
 }
 
 void Runner::forward(const StepPlan& plan) {
-  logits_.resize(logits_rows_.size() * static_cast<size_t>(model_.info().vocab_size));
+  // Those of rows without a sequence stay where they are.
+  logits_.resize((logits_rows_.size() - static_cast<size_t>(padded_rows_)) *
+                 static_cast<size_t>(model_.info().vocab_size));
   ForwardBatch batch;
   batch.token_ids = token_ids_;
   batch.positions = positions_;
@@ -150,8 +180,8 @@ void Runner::forward(const StepPlan& plan) {
   batch.workspace = &workspace_;
   batch.logits = logits_.data();
   batch.hidden_sink = hidden_sink_ != nullptr && *hidden_sink_ ? hidden_sink_ : nullptr;
-  COLUBER_CHECK(batch.num_tokens() == plan.num_tokens, "{} tokens for a plan of {}", batch.num_tokens(),
-                plan.num_tokens);
+  COLUBER_CHECK(batch.num_tokens() == plan.num_tokens + padded_rows_, "{} tokens for a plan of {} and {} more",
+                batch.num_tokens(), plan.num_tokens, padded_rows_);
   workspace_.reset();
   if (cuda_) return forward_on_device(batch);
   model_.forward(batch);
@@ -160,9 +190,17 @@ void Runner::forward(const StepPlan& plan) {
 // The logits come to the host, where tokens are chosen: the one wait of a step.
 void Runner::forward_on_device(ForwardBatch& batch) {
   CudaDevice& device = cuda_->device();
-  cuda_->begin();
   batch.cuda = &*cuda_;
-  batch.logits = workspace_.take<float>(std::ssize(logits_));
+  const auto copy_logits = [&] {
+    device.copy(logits_.data(), batch.logits, std::ssize(logits_) * static_cast<int64_t>(sizeof(float)));
+  };
+  if (is_padded_) {
+    list_step_arrays();
+    graphs_->run(batch, arrays_, static_cast<int64_t>(logits_rows_.size()) * model_.info().vocab_size);
+    return copy_logits();
+  }
+  cuda_->begin();
+  batch.logits = workspace_.take<float>(static_cast<int64_t>(logits_rows_.size()) * model_.info().vocab_size);
   device_sink_ = [&](int index, const float* values, int64_t rows, int64_t cols) {
     hidden_.resize(static_cast<size_t>(rows * cols));
     device.copy(hidden_.data(), values, std::ssize(hidden_) * static_cast<int64_t>(sizeof(float)));
@@ -170,7 +208,19 @@ void Runner::forward_on_device(ForwardBatch& batch) {
   };
   if (batch.hidden_sink != nullptr) batch.hidden_sink = &device_sink_;
   model_.forward(batch);
-  device.copy(logits_.data(), batch.logits, std::ssize(logits_) * static_cast<int64_t>(sizeof(float)));
+  copy_logits();
+}
+
+// All that layers may read of a step.
+void Runner::list_step_arrays() {
+  arrays_ = {host_array(token_ids_), host_array(positions_),   host_array(query_start_loc_), host_array(seq_lens_),
+             host_array(long_rope_), host_array(logits_rows_), host_array(state_table_)};
+  for (const MetadataGroup& group : groups_) {
+    const AttentionMetadata* metadata = layer_metadata_[static_cast<size_t>(group.layer_indices.front())];
+    const auto* mamba = dynamic_cast<const BaseMambaAttentionMetadata*>(metadata);
+    COLUBER_CHECK(mamba != nullptr, "layers of {} have metadata of another kind", group.backend);
+    list_arrays(*mamba, arrays_);
+  }
 }
 
 void Runner::run(const StepPlan& plan) {
@@ -180,6 +230,7 @@ void Runner::run(const StepPlan& plan) {
   for (const PlanRow& row : plan.rows) cache_.begin_write(row);
   order_rows(plan);
   fill_rows(plan);
+  pad_rows(plan);
   fill_tables(plan);
   build_metadata();
   forward(plan);

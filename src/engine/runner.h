@@ -16,6 +16,7 @@
 #include "base/thread_pool.h"
 #include "coluber/backend.h"
 #include "coluber/model.h"
+#include "engine/decode_graphs.h"
 #include "engine/state_cache.h"
 #include "engine/step_plan.h"
 #include "layers/cache_binding.h"
@@ -29,7 +30,7 @@ using HiddenSink = std::function<void(int index, const float* values, int64_t ro
 class Runner {
  public:
   // All are borrowed and must outlive the runner.
-  Runner(const EngineConfig& config, Model& model, StateCache& cache, ThreadPool& pool);
+  Runner(const EngineConfig& config, Model& model, StateCache& cache, ThreadPool& pool, bool enforce_eager = false);
 
   // Runs the plan. Throws Error(kInternal) where a state is not at the position that a row expects; the states of the
   // plan's rows are then void (their sequences start anew or end), all others are untouched.
@@ -41,15 +42,20 @@ class Runner {
   int64_t first_token(size_t row) const;
   void set_hidden_sink(const HiddenSink* sink) noexcept { hidden_sink_ = sink; }
   int64_t num_steps() const noexcept { return num_steps_; }
+  // Of these, those that a device did in one launch.
+  int64_t num_graph_steps() const noexcept { return graphs_ ? graphs_->num_replays() : 0; }
 
  private:
   void order_rows(const StepPlan& plan);
   void fill_rows(const StepPlan& plan);
   void fill_tokens(const PlanRow& row);
+  // On a device, rows without a sequence behind the decodes of a step that can be recorded (decode_graphs.h).
+  void pad_rows(const StepPlan& plan);
   void fill_tables(const StepPlan& plan);
   void build_metadata();
   void forward(const StepPlan& plan);
   void forward_on_device(ForwardBatch& batch);
+  void list_step_arrays();
   int32_t replay_base(const PlanRow& row) const;
   void advance_rings(const StepPlan& plan);
 
@@ -58,8 +64,12 @@ class Runner {
   ThreadPool& pool_;
   bool deterministic_;
   Workspace workspace_;
-  std::optional<CudaStep> cuda_;  // where the cache's device is one
-  HiddenSink device_sink_;        // brings what a device computed to the sink
+  std::optional<CudaStep> cuda_;        // where the cache's device is one
+  std::optional<DecodeGraphs> graphs_;  // where there is a device and every layer's metadata can be listed
+  std::vector<HostArray> arrays_;
+  int64_t padded_rows_ = 0;  // of them, those without a sequence
+  bool is_padded_ = false;   // the step is one that may be recorded
+  HiddenSink device_sink_;   // brings what a device computed to the sink
   std::vector<float> hidden_;
   std::vector<MetadataGroup> groups_;
   const HiddenSink* hidden_sink_ = nullptr;

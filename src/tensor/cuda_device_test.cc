@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tensor/cuda_step.h"
 #include "tensor/elastic_range.h"
 
 namespace coluber {
@@ -56,6 +57,32 @@ TEST_F(CudaDeviceTest, MemoryThatIsNotThereIsRefusedWithTheBytes) {
   }
   void* memory = device_->allocate(1024);  // the refusal leaves nothing behind
   device_->deallocate(memory, 1024);
+}
+
+TEST_F(CudaDeviceTest, ArraysOfTheSameSizesLieAtTheSamePlaceInEveryStep) {
+  CudaStep step(*device_);
+  const auto values_of = [&](const void* at, size_t count) {
+    std::vector<int32_t> values(count);
+    device_->copy(values.data(), at, static_cast<int64_t>(count * sizeof(int32_t)));
+    return values;
+  };
+  const void *first_place = nullptr, *second_place = nullptr;
+  for (int32_t round = 0; round < 3; ++round) {
+    const std::vector<int32_t> first = {1 + round, 2, 3}, none, second = {7, 8 - round};
+    EXPECT_EQ(step.begin_with(std::vector{host_array(first), host_array(none), host_array(second)}), round == 0);
+    const void *a = step.array(first.data(), 12), *b = step.array(second.data(), 8);
+    EXPECT_EQ(values_of(a, 3), first);
+    EXPECT_EQ(values_of(b, 2), second);
+    EXPECT_TRUE(round == 0 || (a == first_place && b == second_place)) << "moved in round " << round;
+    first_place = a;
+    second_place = b;
+    const std::vector<int32_t> other = {5};
+    step.set_recording(true);
+    EXPECT_THROW(step.array(other.data(), 4), Error) << "a replay would read what lay there once";
+    EXPECT_EQ(step.array(first.data(), 12), a);
+    step.set_recording(false);
+    EXPECT_EQ(values_of(step.array(other.data(), 4), 1), other);
+  }
 }
 
 TEST_F(CudaDeviceTest, AnOrdinalThatIsNotThereIsRefused) {

@@ -14,13 +14,30 @@
 
 namespace coluber {
 
+struct HostArray {
+  const void* host = nullptr;
+  int64_t bytes = 0;
+};
+template <typename T>
+HostArray host_array(const std::vector<T>& values) {
+  return {values.data(), static_cast<int64_t>(values.size() * sizeof(T))};
+}
+
 class CudaStep {
  public:
   explicit CudaStep(CudaDevice& device) : device_(device), arrays_(device) {}
+  ~CudaStep();
+  CudaStep(const CudaStep&) = delete;
+  CudaStep& operator=(const CudaStep&) = delete;
 
   CudaDevice& device() const noexcept { return device_; }
   // Forgets the arrays of the step before, and has the calling thread use the device.
   void begin();
+  // The same, with arrays that lie at the same place in every step that begins with arrays of the same sizes: copied
+  // together, now. Returns whether that place has moved for all.
+  bool begin_with(std::span<const HostArray> arrays);
+  // While work is recorded to be done again, `array` throws Error(kInternal) for what the step did not begin with.
+  void set_recording(bool recording) noexcept { recording_ = recording; }
   // Where `bytes` bytes of the host lie on the device. They must not change before the next step begins, and where they
   // begin names them.
   const void* array(const void* host, int64_t bytes);
@@ -34,6 +51,10 @@ class CudaStep {
   CudaDevice& device_;
   Workspace arrays_;
   std::vector<Copied> copied_;
+  std::byte* fixed_ = nullptr;
+  int64_t fixed_bytes_ = 0;
+  std::vector<std::byte> staged_;
+  bool recording_ = false;
 };
 
 // What a kernel reads instead of an array of the host.

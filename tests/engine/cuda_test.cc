@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Engines on a CUDA device: activations rounded to 16 bits stay near float32 however a prompt is cut and whatever came
-// from the cache.
+// from the cache, and a step recorded as a CUDA graph has the bits of its kernels launched one by one.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "model_copy.h"
 #include "tensor/cuda_library.h"
@@ -48,6 +49,32 @@ class OnCuda : public testing::TestWithParam<DType> {
     options.max_num_seqs = 40;
     options.kv_cache_memory_bytes = int64_t{256} << 20;
     return options;
+  }
+
+  // Logarithms of probabilities of every token of every request, requests coming and going.
+  static std::map<RequestId, std::vector<float>> answers_of(Engine& engine) {
+    std::map<RequestId, std::vector<float>> answers;
+    const auto run = [&](int64_t steps) {
+      for (int64_t i = 0; i < steps && engine.has_unfinished_requests(); ++i)
+        for (const RequestOutput& output : engine.step()) {
+          EXPECT_NE(output.finish_reason, FinishReason::kError) << output.error;
+          for (const TokenOutput& token : output.tokens) {
+            answers[output.id].push_back(static_cast<float>(token.id));
+            for (const TokenLogprob& top : token.top_logprobs) answers[output.id].push_back(top.logprob);
+          }
+        }
+    };
+    uint32_t seed = 1;
+    for (const int64_t wave : {1, 2, 5, 9, 17}) {
+      for (int64_t i = 0; i < wave; ++i) {
+        SamplingParams params = greedy(6 + 5 * i % 17);
+        params.logprobs = 5;
+        engine.add_request({prompt_of(1 + 11 * i % 97, seed++), params});
+      }
+      run(8);
+    }
+    run(1000);
+    return answers;
   }
 
   std::unique_ptr<ModelCopy> copy_;
@@ -101,6 +128,21 @@ TEST_P(OnCuda, WhatCameFromTheCacheChangesNoMoreThanACut) {
           << (i == 1 ? "cold" : "warm") << ", id " << id << ": " << answers[i][id] << " for " << answers[0][id];
     }
   }
+}
+
+TEST_P(OnCuda, RecordedStepsHaveTheBitsOfKernelsOneByOne) {
+  for (const char* dtype : {"float32", "auto"})
+    for (const bool deterministic : {false, true}) {
+      SCOPED_TRACE(testing::Message() << dtype << (deterministic ? ", deterministic" : ""));
+      EngineOptions recorded = options(dtype);
+      recorded.deterministic = deterministic;
+      EngineOptions eager = recorded;
+      eager.enforce_eager = true;
+      const auto one = Engine::load(recorded), other = Engine::load(eager);
+      for (int round = 0; round < 2; ++round) EXPECT_EQ(answers_of(*one), answers_of(*other)) << "round " << round;
+      EXPECT_GT(one->stats().graph_steps, 10);
+      EXPECT_EQ(other->stats().graph_steps, 0);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Weights, OnCuda, testing::Values(DType::kBFloat16, DType::kFloat16, DType::kFloat32),

@@ -66,6 +66,9 @@ void EngineFlags::declare(Arguments& arguments) {
   arguments.flag("--deterministic", &deterministic_,
                  "the same bits whatever else runs in the batch, however a prompt is cut and whatever comes from the "
                  "cache; somewhat slower");
+  arguments.flag("--enforce-eager", &enforce_eager_,
+                 "on a CUDA device, launch the kernels of each step one by one; without it steps of one token a "
+                 "sequence are recorded as CUDA graphs, where the model's layers allow it");
   declare_lengths(arguments);
   arguments.choice("--mamba-cache-dtype", &mamba_cache_dtype_, kConvDTypes, "convolution states; auto: as activations");
   arguments.choice("--mamba-ssm-cache-dtype", &mamba_ssm_cache_dtype_, kStateDTypes,
@@ -171,6 +174,7 @@ EngineOptions EngineFlags::options(bool needs_model) const {
   options.gpu_memory_utilization = gpu_memory_utilization_.value_or(options.gpu_memory_utilization);
   options.dtype = dtype_;
   options.deterministic = deterministic_;
+  options.enforce_eager = enforce_eager_;
   options.max_model_len = max_model_len_;
   options.max_num_batched_tokens = max_num_batched_tokens_;
   options.mamba_cache_dtype = cache_dtype(mamba_cache_dtype_);

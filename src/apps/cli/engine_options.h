@@ -37,6 +37,7 @@ class EngineFlags {
   std::optional<double> gpu_memory_utilization_;
   std::string dtype_ = "float32";
   bool deterministic_ = false;
+  bool enforce_eager_ = false;
   int64_t max_model_len_ = 0;
   int64_t max_num_batched_tokens_ = 512;
   std::string mamba_cache_dtype_ = "auto";
