@@ -14,6 +14,7 @@
 #include "engine/device_choice.h"
 #include "engine/fingerprint.h"
 #include "engine/host_memory.h"
+#include "engine/limits.h"
 #include "engine/model_text.h"
 #include "engine/replay_choice.h"
 #include "formats/gguf.h"
@@ -28,8 +29,6 @@
 namespace coluber {
 
 namespace {
-
-constexpr int64_t kLongest = std::numeric_limits<int32_t>::max() - 1;
 
 class Problems {
  public:
@@ -54,8 +53,9 @@ int64_t checkpoint_block_of(const EngineOptions& options) {
 }
 
 void check_cache_options(const EngineOptions& o, Problems& p) {
-  p.require(!o.mamba_block_size || (*o.mamba_block_size >= 1 && *o.mamba_block_size <= kLongest),
-            fmt::format("mamba_block_size must be 1 to {}, found {}", kLongest, o.mamba_block_size.value_or(0)));
+  p.require(
+      !o.mamba_block_size || (*o.mamba_block_size >= 1 && *o.mamba_block_size <= kMostSequenceTokens),
+      fmt::format("mamba_block_size must be 1 to {}, found {}", kMostSequenceTokens, o.mamba_block_size.value_or(0)));
   p.require(!o.mamba_retention_interval || *o.mamba_retention_interval >= 0,
             fmt::format("mamba_retention_interval must be at least 0 (0: only states that a prompt's end or a branch "
                         "needs), found {}",
@@ -77,26 +77,29 @@ void check_cache_options(const EngineOptions& o, Problems& p) {
 
 void check_options(const EngineOptions& o) {
   Problems p;
-  p.require(o.num_threads >= 0 && o.num_threads <= 1024,
-            fmt::format("num_threads must be 0 to 1024, found {}", o.num_threads));
+  p.require(o.num_threads >= 0 && o.num_threads <= kMostThreads,
+            fmt::format("num_threads must be 0 to {}, found {}", kMostThreads, o.num_threads));
   p.require(device_problem(o.device).empty(), device_problem(o.device));
   p.require(o.gpu_memory_utilization > 0.0 && o.gpu_memory_utilization <= 1.0,
             fmt::format("gpu_memory_utilization must be above 0 and at most 1, found {}", o.gpu_memory_utilization));
   p.require(o.dtype == "float32" || o.dtype == "auto",
             fmt::format("dtype must be float32 or auto, found '{}'", o.dtype));
-  p.require(o.max_model_len >= 0 && o.max_model_len <= kLongest,
-            fmt::format("max_model_len must be 0 (the model's limit) to {}, found {}", kLongest, o.max_model_len));
-  p.require(o.max_num_seqs >= 1 && o.max_num_seqs <= 65536,
-            fmt::format("max_num_seqs must be 1 to 65536, found {}", o.max_num_seqs));
-  p.require(o.max_num_batched_tokens >= 1 && o.max_num_batched_tokens <= (1 << 20),
-            fmt::format("max_num_batched_tokens must be 1 to {}, found {}", 1 << 20, o.max_num_batched_tokens));
-  p.require(o.block_size >= 1 && o.block_size <= 4096,
-            fmt::format("block_size must be 1 to 4096, found {}", o.block_size));
+  p.require(
+      o.max_model_len >= 0 && o.max_model_len <= kMostSequenceTokens,
+      fmt::format("max_model_len must be 0 (the model's limit) to {}, found {}", kMostSequenceTokens, o.max_model_len));
+  p.require(o.max_num_seqs >= 1 && o.max_num_seqs <= kMostSequences,
+            fmt::format("max_num_seqs must be 1 to {}, found {}", kMostSequences, o.max_num_seqs));
+  p.require(
+      o.max_num_batched_tokens >= 1 && o.max_num_batched_tokens <= kMostBatchedTokens,
+      fmt::format("max_num_batched_tokens must be 1 to {}, found {}", kMostBatchedTokens, o.max_num_batched_tokens));
+  p.require(o.block_size >= 1 && o.block_size <= kMostBlockTokens,
+            fmt::format("block_size must be 1 to {}, found {}", kMostBlockTokens, o.block_size));
   for (const std::string& problem : cache_dtype_problems(o)) p.require(false, problem);
-  p.require(o.tensor_parallel_size >= 1 && o.tensor_parallel_size <= 1024,
-            fmt::format("tensor_parallel_size must be 1 to 1024, found {}", o.tensor_parallel_size));
-  p.require(o.num_speculative_tokens >= 0 && o.num_speculative_tokens <= 64,
-            fmt::format("num_speculative_tokens must be 0 to 64, found {}", o.num_speculative_tokens));
+  p.require(o.tensor_parallel_size >= 1 && o.tensor_parallel_size <= kMostShards,
+            fmt::format("tensor_parallel_size must be 1 to {}, found {}", kMostShards, o.tensor_parallel_size));
+  p.require(o.num_speculative_tokens >= 0 && o.num_speculative_tokens <= kMostSpeculativeTokens,
+            fmt::format("num_speculative_tokens must be 0 to {}, found {}", kMostSpeculativeTokens,
+                        o.num_speculative_tokens));
   p.require(o.kv_cache_memory_bytes >= 0,
             fmt::format("kv_cache_memory_bytes must be at least 0, found {}", o.kv_cache_memory_bytes));
   check_cache_options(o, p);
@@ -147,7 +150,8 @@ void check_fits(const EngineOptions& options, const WeightSource& weights, Devic
 
 // The model's limit, the user's, or the longest sequence that positions can count.
 void set_max_model_len(const EngineOptions& options, const ModelInfo& info, EngineConfig& config) {
-  const int64_t limit = info.max_position_embeddings > 0 ? std::min(info.max_position_embeddings, kLongest) : kLongest;
+  const int64_t limit = info.max_position_embeddings > 0 ? std::min(info.max_position_embeddings, kMostSequenceTokens)
+                                                         : kMostSequenceTokens;
   if (options.max_model_len > limit)
     throw make_error(ErrorCode::kInvalidArgument,
                      "max_model_len {} is more than the model's limit of {} (max_position_embeddings)",

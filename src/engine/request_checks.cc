@@ -7,12 +7,11 @@
 #include "base/error.h"
 #include "engine/engine_impl.h"
 #include "engine/host_memory.h"
+#include "engine/limits.h"
 
 namespace coluber {
 
 namespace {
-
-constexpr int64_t kMostAnswers = 256;
 
 void check_answers(const Request& request) {
   if (request.n < 1 || request.n > kMostAnswers)
@@ -46,9 +45,9 @@ void check_beams(const Request& request, int64_t max_num_seqs) {
     throw make_error(ErrorCode::kInvalidArgument,
                      "beam_width must be at most max_num_seqs = {}, for all beams run at once, found {}", max_num_seqs,
                      request.beam_width);
-  if (!std::isfinite(request.length_penalty) || std::abs(request.length_penalty) > 100.0)
-    throw make_error(ErrorCode::kInvalidArgument, "length_penalty must be between -100 and 100, found {}",
-                     request.length_penalty);
+  if (!std::isfinite(request.length_penalty) || std::abs(request.length_penalty) > kMostLengthPenalty)
+    throw make_error(ErrorCode::kInvalidArgument, "length_penalty must be between {} and {}, found {}",
+                     -kMostLengthPenalty, kMostLengthPenalty, request.length_penalty);
 }
 
 // Requests that are read and not answered.

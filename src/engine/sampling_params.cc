@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "coluber/engine.h"
+#include "engine/limits.h"
 
 namespace coluber {
 
@@ -59,9 +60,10 @@ std::string SamplingParams::problems(int64_t vocab_size) const {
   else
     p.require(max_tokens >= 1, "max_tokens", "at least 1", max_tokens);
   p.require(min_tokens >= 0 && min_tokens <= max_tokens, "min_tokens", "between 0 and max_tokens", min_tokens);
-  if (logprobs) p.require(*logprobs >= 0 && *logprobs <= 1024, "logprobs", "between 0 and 1024", *logprobs);
+  const std::string counts = fmt::format("between 0 and {}", kMostLogprobs);
+  if (logprobs) p.require(*logprobs >= 0 && *logprobs <= kMostLogprobs, "logprobs", counts.c_str(), *logprobs);
   if (prompt_logprobs)
-    p.require(*prompt_logprobs >= 0 && *prompt_logprobs <= 1024, "prompt_logprobs", "between 0 and 1024",
+    p.require(*prompt_logprobs >= 0 && *prompt_logprobs <= kMostLogprobs, "prompt_logprobs", counts.c_str(),
               *prompt_logprobs);
   check_biases(logit_bias, vocab_size, p);
   for (int32_t id : allowed_token_ids)

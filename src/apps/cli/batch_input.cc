@@ -9,6 +9,7 @@
 #include "apps/cli/cli.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "engine/limits.h"
 
 namespace coluber::cli {
 namespace {
@@ -202,7 +203,7 @@ void read_biases(Fields& fields, int64_t vocab_size, SamplingParams& sampling) {
 }
 
 void read_sampling(Fields& fields, int64_t vocab_size, SamplingParams& sampling) {
-  fields.integer("prompt_logprobs", 0, 1024, &sampling.prompt_logprobs);
+  fields.integer("prompt_logprobs", 0, kMostLogprobs, &sampling.prompt_logprobs);
   fields.integer("max_tokens", sampling.prompt_logprobs ? 0 : 1, kMaxTokens, &sampling.max_tokens);
   fields.integer("min_tokens", 0, kMaxTokens, &sampling.min_tokens);
   fields.number("temperature", 0.0, 1e4, &sampling.temperature);
@@ -213,7 +214,7 @@ void read_sampling(Fields& fields, int64_t vocab_size, SamplingParams& sampling)
   fields.number("presence_penalty", -2.0, 2.0, &sampling.presence_penalty);
   fields.number("frequency_penalty", -2.0, 2.0, &sampling.frequency_penalty);
   fields.integer("seed", 0, std::numeric_limits<int64_t>::max(), &sampling.seed);
-  fields.integer("logprobs", 0, 1024, &sampling.logprobs);
+  fields.integer("logprobs", 0, kMostLogprobs, &sampling.logprobs);
   fields.boolean("ignore_eos", &sampling.ignore_eos);
   fields.boolean("skip_special_tokens", &sampling.skip_special_tokens);
   fields.boolean("include_stop_str_in_output", &sampling.include_stop_str_in_output);
@@ -224,8 +225,8 @@ void read_sampling(Fields& fields, int64_t vocab_size, SamplingParams& sampling)
 // Nothing is sampled by beams. What the flags and the model say of sampling is left alone; what a line says itself
 // would be a mistake to pass over.
 void read_beams(Fields& fields, const Json& line, BatchRequest& request) {
-  fields.integer("beam_width", 1, 1024, &request.beam_width);
-  fields.number("length_penalty", -100.0, 100.0, &request.length_penalty);
+  fields.integer("beam_width", 1, kMostAnswers, &request.beam_width);
+  fields.number("length_penalty", -kMostLengthPenalty, kMostLengthPenalty, &request.length_penalty);
   fields.boolean("early_stopping", &request.early_stopping);
   const auto is_given = [&line](std::string_view name) {
     const Json* value = line.find(name);
@@ -274,8 +275,8 @@ void read_session(Fields& fields, BatchRequest& request) {
 }
 
 void read_serving(Fields& fields, BatchRequest& request) {
-  fields.integer("n", 1, 1024, &request.n);
-  fields.integer("best_of", 1, 1024, &request.best_of);
+  fields.integer("n", 1, kMostAnswers, &request.n);
+  fields.integer("best_of", 1, kMostAnswers, &request.best_of);
   if (request.best_of != 0 && request.best_of < request.n)
     fields.problem(fmt::format("'best_of' must be at least 'n', found {} and {}", request.best_of, request.n));
   fields.integer("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(),

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/error.h"
 #include "engine/convert.h"
+#include "engine/limits.h"
 
 namespace coluber::cli {
 namespace {
@@ -41,7 +42,7 @@ void declare(Arguments& arguments, ConvertFlags& flags) {
   arguments.flag("--force", &flags.force, "replace what is there under that name");
   arguments.text("--max-shard-size", &flags.max_shard_size, "SIZE",
                  "safetensors are cut into files of at most this size: 500MB, 5GB");
-  arguments.integer("--threads", &flags.threads, {0, 1024}, "threads; 0: all cores that may be used");
+  arguments.integer("--threads", &flags.threads, {0, kMostThreads}, "threads; 0: all cores that may be used");
   arguments.example("coluber convert path/to/model --to gguf --type q4_k_m", "a quarter of the memory, for every day");
   arguments.example("coluber convert model.gguf --to safetensors --type bfloat16 --out model-hf",
                     "a folder for transformers, tokenizer and all");

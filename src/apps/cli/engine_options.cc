@@ -5,6 +5,7 @@
 #include "apps/cli/progress.h"
 #include "base/error.h"
 #include "engine/host_memory.h"
+#include "engine/limits.h"
 #include "formats/weight_source.h"
 #include "kernels/op_registry.h"
 #include "kernels/scan/ssd_replay.h"
@@ -12,7 +13,6 @@
 namespace coluber::cli {
 namespace {
 
-constexpr int64_t kMaxThreads = 1024;
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 const std::vector<std::string> kConvDTypes = {"auto", "float32", "bfloat16", "float16"};
 const std::vector<std::string> kStateDTypes = {"auto", "float32", "bfloat16", "float16", "int16", "int8"};
@@ -54,7 +54,7 @@ void EngineFlags::declare_model(Arguments& arguments) {
 
 void EngineFlags::declare(Arguments& arguments) {
   arguments.section("Engine");
-  arguments.integer("--threads", &threads_, {0, kMaxThreads}, "threads to compute with; 0: one a usable core");
+  arguments.integer("--threads", &threads_, {0, kMostThreads}, "threads to compute with; 0: one a usable core");
   arguments.text("--device", &device_, "DEVICE",
                  "cpu, cuda or cuda:N; auto: a CUDA device where there is one and the model runs there");
   arguments.number("--gpu-memory-utilization", &gpu_memory_utilization_, {0.0, 1.0},
@@ -86,9 +86,9 @@ void EngineFlags::declare(Arguments& arguments) {
 }
 
 void EngineFlags::declare_lengths(Arguments& arguments) {
-  arguments.integer("--max-model-len", &max_model_len_, {0, kMaxTokens},
+  arguments.integer("--max-model-len", &max_model_len_, {0, kMostSequenceTokens},
                     "most tokens of a sequence; 0: the model's limit");
-  arguments.integer("--max-num-batched-tokens", &max_num_batched_tokens_, {1, kMaxTokens},
+  arguments.integer("--max-num-batched-tokens", &max_num_batched_tokens_, {1, kMostBatchedTokens},
                     "tokens of one step: the prompt is computed in chunks of this size");
 }
 
@@ -96,7 +96,7 @@ void EngineFlags::declare_memory(Arguments& arguments) {
   arguments.bytes("--kv-cache-memory-bytes", &kv_cache_memory_bytes_, available_memory_bytes,
                   "memory for states and attention pages together, as 4GB, 512MiB or 25% of what is free; without it "
                   "as much as is needed, up to nine tenths of that");
-  arguments.integer("--block-size", &block_size_, {1, 1 << 16}, "tokens of an attention page");
+  arguments.integer("--block-size", &block_size_, {1, kMostBlockTokens}, "tokens of an attention page");
   arguments.choice("--cache-layout", &cache_layout_, {"elastic", "shared"},
                    "elastic: states and attention pages of their own sizes, from memory that moves between them; "
                    "shared: pages of one size from one pool, as engines lay them out that know one size only");
@@ -108,7 +108,7 @@ void EngineFlags::declare_serving(Arguments& arguments, int64_t default_max_num_
   serving_ = true;
   max_num_seqs_ = default_max_num_seqs;
   arguments.section("Many requests at once");
-  arguments.integer("--max-num-seqs", &max_num_seqs_, {1, 1 << 16},
+  arguments.integer("--max-num-seqs", &max_num_seqs_, {1, kMostSequences},
                     "requests that run at once; more give more tokens a second and need more memory");
   arguments.choice("--scheduling-policy", &scheduling_policy_, {"fcfs", "priority"},
                    "who goes first: who came first, or who has the lower \"priority\"");
@@ -133,12 +133,12 @@ void EngineFlags::declare_serving(Arguments& arguments, int64_t default_max_num_
                    "where recurrent states are kept for later requests. auto: where they pay, at ends of prompts and "
                    "turns, where prompts part, and here and there in long ones; all: at every mamba block; align: at "
                    "block ends that steps reach; none: nowhere");
-  arguments.integer("--mamba-block-size", &mamba_block_size_, {1, kMaxTokens},
+  arguments.integer("--mamba-block-size", &mamba_block_size_, {1, kMostSequenceTokens},
                     "tokens between states in modes all and align; without it 256");
   arguments.integer("--mamba-retention-interval", &mamba_retention_interval_, {0, kMaxTokens},
                     "of the states of modes all and align, one so many tokens stays; 0: those that a later prompt can "
                     "reach for certain; without it all stay");
-  arguments.integer("--prefix-match-unit", &prefix_match_unit_, {1, kMaxTokens},
+  arguments.integer("--prefix-match-unit", &prefix_match_unit_, {1, kMostBlockTokens},
                     "mode align: the finest place at which a hit may end; divides both block sizes");
   arguments.flag("--report-other-salts", &report_other_salts_,
                  "tell a request that its prompt was asked under another cache_salt; it says what others ask");
@@ -216,7 +216,7 @@ void SamplingFlags::declare(Arguments& arguments, int64_t default_max_tokens) {
   arguments.flag("--ignore-eos", &ignore_eos_, "go on after the model's end tokens");
   arguments.integer("--min-tokens", &min_tokens_, {0, kMaxTokens}, "tokens to generate before an end is allowed");
   arguments.flag("--no-skip-special-tokens", &keep_special_, "show special tokens in the text");
-  arguments.integer("--logprobs", &logprobs_, {0, 1 << 20},
+  arguments.integer("--logprobs", &logprobs_, {0, kMostLogprobs},
                     "log-probabilities of the N likeliest tokens at each place");
 }
 

@@ -9,6 +9,7 @@
 #include "apps/cli/output.h"
 #include "base/printable.h"
 #include "engine/description.h"
+#include "engine/limits.h"
 
 namespace coluber::cli {
 namespace {
@@ -139,8 +140,10 @@ int inspect_command(const std::vector<std::string>& args) {
   bool json = false;
   engine_flags.declare_model(arguments);
   arguments.section("Figures");
-  arguments.integer("--tensor-parallel-size", &tensor_parallel_size, {1, 1024}, "states of one of so many shards");
-  arguments.integer("--num-speculative-tokens", &num_speculative_tokens, {0, 1024}, "states kept for drafted tokens");
+  arguments.integer("--tensor-parallel-size", &tensor_parallel_size, {1, kMostShards},
+                    "states of one of so many shards");
+  arguments.integer("--num-speculative-tokens", &num_speculative_tokens, {0, kMostSpeculativeTokens},
+                    "states kept for drafted tokens");
   arguments.choice("--mamba-cache-mode", &mamba_cache_mode, {"none", "all", "align"},
                    "which states a request keeps: one, one a block, or those at step ends");
   arguments.section("Output");

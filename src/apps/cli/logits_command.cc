@@ -9,6 +9,7 @@
 #include "apps/cli/output_path.h"
 #include "apps/cli/progress.h"
 #include "base/error.h"
+#include "engine/limits.h"
 #include "coluber/session.h"
 #include "formats/safetensors.h"
 
@@ -49,7 +50,7 @@ void declare(Arguments& arguments, LogitsOptions& options) {
   arguments.section("What to compute");
   arguments.text("--ids", &options.ids, "LIST|@FILE", "token ids as 1,2,3, or a file that holds them (required)");
   arguments.text("--out", &options.out, "FILE", "safetensors file to write: all of it or nothing (required)");
-  arguments.integer("--chunk", &options.chunk, {0, int64_t{1} << 31},
+  arguments.integer("--chunk", &options.chunk, {0, kMostBatchedTokens},
                     "tokens of one engine step, 1: every token by the decode path; 0: as --max-num-batched-tokens");
   arguments.flag("--hidden", &options.hidden, "add hidden.0, hidden.1, ... [T, D]");
   arguments.flag("--states", &options.states,

@@ -7,6 +7,7 @@
 #include "apps/cli/layer_strip.h"
 #include "apps/cli/output.h"
 #include "base/error.h"
+#include "engine/limits.h"
 #include "cache/session_file.h"
 
 namespace coluber::cli {
@@ -173,7 +174,7 @@ int export_session(const std::vector<std::string>& args) {
   LayoutFlags flags{.cache_layout = std::string(kElastic), .conv_layout = "SD", .output = {}};
   arguments.positional("FILE", &file, "a session file", true);
   flags.declare(arguments);
-  arguments.integer("--tensor-parallel-size", &flags.tensor_parallel_size, {1, 1024},
+  arguments.integer("--tensor-parallel-size", &flags.tensor_parallel_size, {1, kMostShards},
                     "one file for each of so many ranks");
   flags.declare_output(arguments);
   arguments.example("coluber session export chat.session --cache-layout shared --conv-layout DS -o chat.ds",
