@@ -29,8 +29,9 @@ void experts(benchmark::State& state) {
     ids.push_back(static_cast<int32_t>(t % (kExperts - 1)));
     ids.push_back(static_cast<int32_t>(t % (kExperts - 1) + 1));
   }
+  const ExpertsArgs args{x.data(), y.data(), tokens, layer, ids.data(), gates.data(), kTopK, false, false};
   for (auto _ : state) {
-    run_experts({x.data(), y.data(), tokens, layer, ids.data(), gates.data(), kTopK, false, false}, pool, workspace);
+    run_experts()(args, pool, workspace);
     workspace.reset();
   }
   const int64_t parameters = 3 * kWidth * kInner;
