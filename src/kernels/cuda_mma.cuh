@@ -27,9 +27,12 @@ __device__ inline uint32_t tile_offset_of_pair(int row, int column) {
   return tile_offset<kColumns>(row, column / 8) + static_cast<uint32_t>(column % 8 * 2);
 }
 
-// Sixteen bytes, or zeros.
+// Sixteen bytes or four, or zeros.
 __device__ inline void copy_16_later(uint32_t to, const void* from, bool is_there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+}
+__device__ inline void copy_4_later(uint32_t to, const void* from, bool is_there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(is_there ? 4 : 0) : "memory");
 }
 __device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kOpen>

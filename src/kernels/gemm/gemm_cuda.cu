@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of float32 activations with float32, bfloat16 or float16 weights: each output is one chain of fused
 // multiply-adds over ascending k, as gemm.h promises, so that its bits do not depend on the rows beside it, and are the
-// processor's. A block has a tile of 64 outputs by 16 rows (few rows: decoding) or 64. Where activations may be
-// rounded, 16-bit weights go to the tensor cores instead (cublas_lt_cuda.h).
+// processor's. A block has a tile of 64 outputs by 64 rows; of few rows, as in decoding, one that is made for them
+// (few_rows_cuda.cuh). Where activations may be rounded, 16-bit weights go to the tensor cores instead
+// (cublas_lt_cuda.h).
 #include "kernels/gemm/cublas_lt_cuda.h"
+#include "kernels/gemm/few_rows_cuda.cuh"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_tile_cuda.cuh"
 #include "kernels/gemm/narrow_rows_cuda.cuh"
@@ -21,16 +23,27 @@ struct Product {
   int64_t ldc;
   bool accumulate;
   const uint8_t* only_rows;  // [M], 0: not computed, C stays; null: all rows
+
+  __device__ bool wants(int64_t row) const { return row < m && (only_rows == nullptr || only_rows[row] != 0); }
+  __device__ void store(int64_t row, int64_t col, float value) const {
+    if (col >= n || !wants(row)) return;
+    if (bias != nullptr) value += bias[col];
+    float& to = c[row * ldc + col];
+    to = accumulate ? to + value : value;
+  }
 };
+
+// Whether the block has anything to do with its rows.
+template <int kRows>
+__device__ bool wants_any(const Product& p, int64_t first_row) {
+  return p.only_rows == nullptr || __syncthreads_or(threadIdx.x < kRows && p.wants(first_row + threadIdx.x));
+}
 
 template <typename W, int kRows>
 __global__ void __launch_bounds__(kTileThreads) multiply(const __grid_constant__ Product p) {
   constexpr int kMine = kRows / 16;
   const int64_t first_row = blockIdx.y * int64_t{kRows}, first_col = blockIdx.x * int64_t{kTileCols};
-  if (p.only_rows != nullptr) {
-    const int64_t row = first_row + threadIdx.x;
-    if (!__syncthreads_or(threadIdx.x < kRows && row < p.m && p.only_rows[row] != 0)) return;
-  }
+  if (!wants_any<kRows>(p, first_row)) return;
   const float* rows[kMine];
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
@@ -42,19 +55,46 @@ __global__ void __launch_bounds__(kTileThreads) multiply(const __grid_constant__
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
     const int64_t row = first_row + computed_row<kRows>(i);
-    for (int j = 0; j < 4; ++j) {
-      const int64_t col = first_col + computed_col(j);
-      if (row >= p.m || col >= p.n || (p.only_rows != nullptr && p.only_rows[row] == 0)) continue;
-      float value = sum[i][j];
-      if (p.bias != nullptr) value += p.bias[col];
-      float& c = p.c[row * p.ldc + col];
-      c = p.accumulate ? c + value : value;
-    }
+    for (int j = 0; j < 4; ++j) p.store(row, first_col + computed_col(j), sum[i][j]);
   }
+}
+
+template <typename W, int kMine>
+__global__ void __launch_bounds__(FewRows<W, kMine>::kThreads) multiply_few_rows(const __grid_constant__ Product p) {
+  using Tile = FewRows<W, kMine>;
+  const int64_t first_row = blockIdx.y * int64_t{Tile::kRows}, first_col = blockIdx.x * int64_t{Tile::kCols};
+  if (!wants_any<Tile::kRows>(p, first_row)) return;
+  const Tile tile{p.a + first_row * p.lda,
+                  p.lda,
+                  static_cast<int>(min(p.m - first_row, int64_t{Tile::kRows})),
+                  static_cast<const W*>(p.w) + first_col * p.k,
+                  static_cast<int>(min(p.n - first_col, int64_t{Tile::kCols})),
+                  p.k};
+  float sum[kMine] = {};
+  tile.multiply(sum);
+#pragma unroll
+  for (int i = 0; i < kMine; ++i)
+    p.store(first_row + Tile::warp() + i * Tile::kWarps, first_col + Tile::lane(), sum[i]);
+}
+
+template <typename W, int kMine>
+CudaStatus launch_few_rows(const Product& p, cudaStream_t stream) {
+  using Tile = FewRows<W, kMine>;
+  const cudaError_t error = cudaFuncSetAttribute(multiply_few_rows<W, kMine>,
+                                                 cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kSharedBytes);
+  if (error != cudaSuccess) return cudaGetErrorString(error);
+  multiply_few_rows<W, kMine>
+      <<<dim3(blocks_of(p.n, Tile::kCols), blocks_of(p.m, Tile::kRows)), Tile::kThreads, Tile::kSharedBytes, stream>>>(
+          p);
+  return launch_status();
 }
 
 template <typename W>
 CudaStatus launch_chains(const Product& p, cudaStream_t stream) {
+  const bool in_vectors = p.k % FewRows<W, 1>::kItems == 0 && reinterpret_cast<uintptr_t>(p.w) % 16 == 0;
+  if (in_vectors && p.m <= 4) return launch_few_rows<W, 1>(p, stream);
+  if (in_vectors && p.m <= 8) return launch_few_rows<W, 2>(p, stream);
+  if (in_vectors && p.m <= 32) return launch_few_rows<W, 4>(p, stream);
   const unsigned cols = blocks_of(p.n, kTileCols);
   if (p.m <= 32)
     multiply<W, 16><<<dim3(cols, blocks_of(p.m, 16)), kTileThreads, 0, stream>>>(p);
