@@ -259,6 +259,7 @@ class Engine {
   SamplingParams default_sampling() const;  // generation_config.json over the defaults above
   std::span<const int32_t> eos_token_ids() const noexcept;
   int num_threads() const noexcept;
+  std::string_view device() const noexcept;  // that the model runs on: "cpu" or "cuda:N"
 
   bool has_tokenizer() const noexcept;
   std::vector<int32_t> encode(std::string_view text,

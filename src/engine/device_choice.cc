@@ -2,7 +2,6 @@
 #include "engine/device_choice.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "base/error.h"
@@ -16,19 +15,6 @@ namespace {
 
 // Of a device's memory, what the scratch of a step may need beside weights and cache.
 constexpr int64_t kStepPart = 32;
-
-// The N of "cuda:N"; "cuda" is the first.
-std::optional<int32_t> cuda_ordinal(std::string_view name) {
-  constexpr std::string_view kCuda = "cuda";
-  if (!name.starts_with(kCuda)) return std::nullopt;
-  name.remove_prefix(kCuda.size());
-  if (name.empty()) return 0;
-  if (name.front() != ':' || name.size() < 2) return std::nullopt;
-  int32_t ordinal = 0;
-  const auto [end, error] = std::from_chars(name.data() + 1, name.data() + name.size(), ordinal);
-  if (error != std::errc() || end != name.data() + name.size() || ordinal < 0) return std::nullopt;
-  return ordinal;
-}
 
 std::string names_of_families_on_cuda() {
   std::string names;

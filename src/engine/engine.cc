@@ -23,6 +23,7 @@ std::unique_ptr<Engine> Engine::from_weights(const EngineOptions& options, const
 }
 
 const ModelInfo& Engine::model_info() const noexcept { return impl_->loaded.model->info(); }
+std::string_view Engine::device() const noexcept { return impl_->loaded.device->name(); }
 const EngineConfig& Engine::config() const noexcept { return *impl_->loaded.config; }
 std::span<const int32_t> Engine::eos_token_ids() const noexcept { return impl_->loaded.eos_token_ids; }
 int Engine::num_threads() const noexcept { return impl_->loaded.pool->size(); }

@@ -2,6 +2,7 @@
 #include "tensor/cuda_device.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -93,6 +94,18 @@ void CudaDevice::map(void* address, int64_t bytes) {
 void CudaDevice::unmap(void* address, int64_t bytes) noexcept {
   warn_of(api_.synchronize(stream_), "finish work before memory is given back");
   warn_of(api_.unmap(address, bytes, slab_bytes_), "give back device memory");
+}
+
+std::optional<int32_t> cuda_ordinal(std::string_view name) {
+  constexpr std::string_view kCuda = "cuda";
+  if (!name.starts_with(kCuda)) return std::nullopt;
+  name.remove_prefix(kCuda.size());
+  if (name.empty()) return 0;
+  if (name.front() != ':' || name.size() < 2) return std::nullopt;
+  int32_t ordinal = 0;
+  const auto [end, error] = std::from_chars(name.data() + 1, name.data() + name.size(), ordinal);
+  if (error != std::errc() || end != name.data() + name.size() || ordinal < 0) return std::nullopt;
+  return ordinal;
 }
 
 CudaDevice& cuda_device(int32_t ordinal) {

@@ -5,6 +5,10 @@
 // the program; used by one thread at a time.
 #pragma once
 
+#include <optional>
+#include <string>
+#include <string_view>
+
 #include "tensor/cuda_library.h"
 #include "tensor/device.h"
 
@@ -50,6 +54,9 @@ class CudaDevice final : public Device {
   CudaStream stream_ = nullptr;
   int64_t slab_bytes_ = 0;
 };
+
+// The N of "cuda:N"; "cuda" is the first. None where `name` is no such name.
+std::optional<int32_t> cuda_ordinal(std::string_view name);
 
 // Throws Error(kUnsupported) where there is no library or driver, Error(kInvalidArgument) for an ordinal that is not
 // there.

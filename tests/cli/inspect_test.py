@@ -135,6 +135,14 @@ class Bench(CliTest):
         for words in ("GB/s", "GFLOP/s", "tokens/s", "peak memory"):
             self.assertIn(words, out)
 
+    def test_without_a_device_one_is_refused_and_auto_tells_of_the_processor(self):
+        nowhere = environment(COLUBER_CUDA_LIBRARY=str(self.folder / "nothing.so"))
+        words = ["bench", "--prompt", "8", "--gen", "2", "--reps", "1", "--json", "--device"]
+        self.fails(None, *words, "cuda", env=nowhere, says="nothing.so")
+        result = json.loads(self.succeeds(*words, "auto", env=nowhere).out)
+        self.assertGreater(result["read_gbps"], 0)
+        self.assertNotIn("copy_gbps", result)
+
     def test_prompts_that_do_not_fit_the_model_are_refused_by_the_flags_that_make_them(self):
         model = self.copy_model(DATA / "lfm2")
         self.edit_json(model / "config.json", lambda config: config.update(max_position_embeddings=64))

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "apps/cli/arguments.h"
 #include "base/json_writer.h"
 #include "coluber/error.h"
+#include "kernels/roofline/device_roofline.h"
 
 namespace coluber::bench_ops {
 namespace {
@@ -50,8 +52,8 @@ bool parse(int argc, char** argv, Options& o) {
 }
 
 int32_t ordinal_of(const std::string& device) {
-  if (device == "cuda") return 0;
-  if (device.size() == 6 && device.starts_with("cuda:") && device[5] >= '0' && device[5] <= '9') return device[5] - '0';
+  const std::optional<int32_t> ordinal = cuda_ordinal(device);
+  if (ordinal) return *ordinal;
   throw Error(ErrorCode::kInvalidArgument, "--device must be cuda or cuda:N, found '" + device + "'");
 }
 
@@ -99,8 +101,8 @@ struct Ceilings {
 };
 
 void print_table(const CudaDevice& device, const Ceilings& most, const std::vector<Row>& rows) {
-  fmt::print("{}: copies {:.0f} GB/s (read and written), bfloat16 products by mma.sync {:.0f} TFLOP/s\n\n",
-             device.info().name, most.copy / 1e9, most.products / 1e12);
+  fmt::print("{}: copies {:.0f} GB/s (read and written), {} {:.0f} TFLOP/s\n\n", device.info().name, most.copy / 1e9,
+             kDeviceProducts, most.products / 1e12);
   fmt::print("{:<18} {:<11} {:<9} {:>6} {:>7} {:>9} {:>18} {:>6} {:>8} {:>8} {:>11}\n", "operation", "shape", "state",
              "batch", "tokens", "us", "least to most", "GB/s", "of copy", "TFLOP/s", "of products");
   for (const Row& row : rows) {

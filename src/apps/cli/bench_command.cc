@@ -2,10 +2,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <limits>
 
 #include "apps/cli/arguments.h"
+#include "apps/cli/bench_machine.h"
+#include "apps/cli/bench_report.h"
 #include "apps/cli/cli.h"
 #include "apps/cli/engine_options.h"
 #include "apps/cli/output.h"
@@ -16,7 +17,7 @@
 #include "base/thread_pool.h"
 #include "coluber/mamba_base.h"
 #include "engine/description.h"
-#include "kernels/roofline/roofline.h"
+#include "kernels/roofline/device_roofline.h"
 
 namespace coluber::cli {
 namespace {
@@ -28,10 +29,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 struct BenchOptions {
   EngineFlags engine;
   std::string synthetic;
-  int64_t prompt = 512;
-  int64_t gen = 64;
-  int64_t batch = 1;
-  int64_t reps = 3;
+  BenchSizes sizes;
   bool json = false;
 };
 
@@ -41,50 +39,12 @@ struct Rates {
   std::vector<double> decode;
 };
 
-struct Spread {
-  double median = 0.0, low = 0.0, high = 0.0;
-};
-
 Spread spread(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t n = values.size();
   const double median = n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2.0;
   return {median, values.front(), values.back()};
 }
-
-// What the machine can do, measured first and after each repetition: neighbours come and go. Keeps the books of peak
-// memory, in which the probe's own buffer has no place.
-class Machine {
- public:
-  explicit Machine(int threads) : threads_(threads) {}
-
-  void measure() {
-    const EndAtInterrupt guard;
-    note_peak_memory();
-    reads_.push_back(measure_read_bandwidth(threads_));
-    flops_.push_back(measure_fma_gflops(threads_));
-    // The system's own peak starts anew after the probe.
-    std::ofstream("/proc/self/clear_refs") << "5";
-  }
-
-  // Of all that ran between probes.
-  double peak_memory_mb() const { return peak_mb_; }
-  const std::vector<double>& reads() const { return reads_; }
-  const std::vector<double>& flops() const { return flops_; }
-
- private:
-  void note_peak_memory() {
-    std::ifstream status("/proc/self/status");
-    std::string line;
-    while (std::getline(status, line)) {
-      if (line.starts_with("VmHWM:")) peak_mb_ = std::max(peak_mb_, std::stod(line.substr(6)) * 1024.0 / 1e6);
-    }
-  }
-
-  int threads_;
-  double peak_mb_ = 0.0;
-  std::vector<double> reads_, flops_;
-};
 
 std::vector<int32_t> random_prompt(int64_t tokens, int64_t vocab_size, uint64_t seed) {
   std::vector<int32_t> ids(static_cast<size_t>(tokens));
@@ -98,18 +58,19 @@ std::vector<int32_t> random_prompt(int64_t tokens, int64_t vocab_size, uint64_t 
 
 class Workload {
  public:
-  Workload(Engine& engine, const BenchOptions& options) : engine_(engine), options_(options) {}
+  Workload(Engine& engine, BenchMachine& machine, const BenchSizes& sizes)
+      : engine_(engine), machine_(machine), sizes_(sizes) {}
 
   // Short, so that buffers have their size and weights are in memory before anything is timed.
-  void warm_up() { decode(std::min<int64_t>(options_.prompt, engine_.config().scheduler.max_num_batched_tokens), 2); }
+  void warm_up() { decode(std::min<int64_t>(sizes_.prompt, engine_.config().scheduler.max_num_batched_tokens), 2); }
 
   void repeat(Rates& rates) {
     // One sequence alone: the way to its first token is the prefill, and need not be run apart.
-    double prefill_s = options_.batch == 1 ? 0.0 : prefill();
-    const double decode_s = decode(options_.prompt, options_.gen);
-    if (options_.batch == 1) prefill_s = first_tokens_s_;
-    rates.prompt.push_back(static_cast<double>(options_.batch * options_.prompt) / prefill_s);
-    rates.decode.push_back(static_cast<double>(options_.batch * options_.gen) / decode_s);
+    double prefill_s = sizes_.batch == 1 ? 0.0 : prefill();
+    const double decode_s = decode(sizes_.prompt, sizes_.gen);
+    if (sizes_.batch == 1) prefill_s = first_tokens_s_;
+    rates.prompt.push_back(static_cast<double>(sizes_.batch * sizes_.prompt) / prefill_s);
+    rates.decode.push_back(static_cast<double>(sizes_.batch * sizes_.gen) / decode_s);
   }
 
  private:
@@ -118,7 +79,7 @@ class Workload {
     sampling.temperature = 0.0f;
     sampling.ignore_eos = true;
     sampling.max_tokens = max_tokens;
-    for (int64_t i = 0; i < options_.batch; ++i) {
+    for (int64_t i = 0; i < sizes_.batch; ++i) {
       const uint64_t seed = static_cast<uint64_t>(i + 1);
       ids_.push_back(engine_.add_request({random_prompt(prompt, engine_.model_info().vocab_size, seed), sampling}));
     }
@@ -136,7 +97,7 @@ class Workload {
   // Seconds from prompts to first tokens; no decode step is mixed in, as each request ends with its first token.
   double prefill() {
     const auto start = Clock::now();
-    add_requests(options_.prompt, 1);
+    add_requests(sizes_.prompt, 1);
     while (engine_.has_unfinished_requests()) step();
     const double seconds = seconds_since(start);
     finish();
@@ -147,11 +108,10 @@ class Workload {
   double decode(int64_t prompt, int64_t steps) {
     // The first sequences decode while the last ones read their prompts.
     const int64_t chunk = engine_.config().scheduler.max_num_batched_tokens;
-    const int64_t slack =
-        options_.batch * (prompt + chunk) / std::max<int64_t>(1, chunk - options_.batch) + options_.batch;
+    const int64_t slack = sizes_.batch * (prompt + chunk) / std::max<int64_t>(1, chunk - sizes_.batch) + sizes_.batch;
     const auto added = Clock::now();
     add_requests(prompt, steps + slack + 1);
-    while (started_ < options_.batch) step();
+    while (started_ < sizes_.batch) step();
     first_tokens_s_ = seconds_since(added);
     const auto start = Clock::now();
     for (int64_t i = 0; i < steps; ++i) step();
@@ -161,13 +121,15 @@ class Workload {
   }
 
   void finish() {
+    machine_.note_memory();
     for (const RequestId id : ids_) engine_.abort(id);
     ids_.clear();
     started_ = 0;
   }
 
   Engine& engine_;
-  const BenchOptions& options_;
+  BenchMachine& machine_;
+  const BenchSizes& sizes_;
   std::vector<RequestId> ids_;
   int64_t started_ = 0;
   double first_tokens_s_ = 0.0;  // of the last `decode`: until every sequence had its first token
@@ -178,10 +140,10 @@ void declare(Arguments& arguments, BenchOptions& options) {
   arguments.section("Measurement");
   arguments.text("--synthetic", &options.synthetic, "SHAPE",
                  "random weights of a published shape, made in memory, instead of MODEL");
-  arguments.integer("--prompt", &options.prompt, {1, 1 << 24}, "tokens of each prompt");
-  arguments.integer("--gen", &options.gen, {1, 1 << 24}, "decode steps after the prompt");
-  arguments.integer("--batch", &options.batch, {1, 4096}, "sequences at once");
-  arguments.integer("--reps", &options.reps, {1, 1000}, "repetitions; the median is reported, with the range");
+  arguments.integer("--prompt", &options.sizes.prompt, {1, 1 << 24}, "tokens of each prompt");
+  arguments.integer("--gen", &options.sizes.gen, {1, 1 << 24}, "decode steps after the prompt");
+  arguments.integer("--batch", &options.sizes.batch, {1, 4096}, "sequences at once");
+  arguments.integer("--reps", &options.sizes.reps, {1, 1000}, "repetitions; the median is reported, with the range");
   arguments.section("Output");
   arguments.flag("--json", &options.json, "one JSON object");
   options.engine.declare(arguments);
@@ -195,11 +157,14 @@ void declare(Arguments& arguments, BenchOptions& options) {
   for (const std::string& name : synthetic_shapes()) shapes += (shapes.empty() ? "" : ", ") + name;
   arguments.footnote("Shapes: " + shapes + ".");
   arguments.footnote(
-      "The machine is measured first, and again after each repetition, with the same threads: bytes read from memory, "
-      "and "
-      "float32 multiply-adds in registers. Decoding is compared with the bytes that a step must move (weights once, "
-      "each "
-      "sequence's states read and written), prefill with its matrix products alone. All figures are medians.");
+      "The machine is measured before the model, and again after each repetition. The processor, with the same "
+      "threads: "
+      "bytes read from memory, and float32 multiply-adds in registers. A CUDA device: bytes copied, read and written, "
+      "and bfloat16 products of its tensor cores by mma.sync. Decoding is compared with the bytes that a step must "
+      "move "
+      "(weights once, each sequence's states read and written), prefill with its matrix products alone. All figures "
+      "are "
+      "medians.");
 }
 
 std::unique_ptr<Engine> load(const BenchOptions& options, EngineOptions engine_options) {
@@ -219,58 +184,10 @@ int64_t state_bytes(const EngineConfig& config) {
 
 // Operations of the matrix products of a prefill over the batch: the head is computed for the last row of each prompt
 // only.
-double prefill_flops(const ModelInfo& info, const BenchOptions& options) {
+double prefill_flops(const ModelInfo& info, const BenchSizes& sizes) {
   const double head = static_cast<double>(info.vocab_size) * static_cast<double>(info.hidden_size);
   const double body = static_cast<double>(info.matmul_parameters) - head;
-  return 2.0 * static_cast<double>(options.batch) * (body * static_cast<double>(options.prompt) + head);
-}
-
-struct Report {
-  std::string model;
-  int threads = 0;
-  double load_s = 0.0, peak_rss_mb = 0.0;
-  double read_gbps = 0.0, fma_gflops = 0.0;
-  Spread prompt_tps, decode_tps;
-  double decode_roofline = 0.0, prefill_roofline = 0.0;
-  double step_mb = 0.0;  // bytes that one decode step must move
-};
-
-Json report_json(const Report& report, const BenchOptions& options) {
-  const auto range = [](const Spread& values) { return Json(Json::Array{values.low, values.high}); };
-  return Json(Json::Object{{"model", report.model},
-                           {"threads", report.threads},
-                           {"prompt", options.prompt},
-                           {"gen", options.gen},
-                           {"batch", options.batch},
-                           {"reps", options.reps},
-                           {"prompt_tps", report.prompt_tps.median},
-                           {"prompt_tps_range", range(report.prompt_tps)},
-                           {"decode_tps", report.decode_tps.median},
-                           {"decode_tps_range", range(report.decode_tps)},
-                           {"load_s", report.load_s},
-                           {"peak_rss_mb", report.peak_rss_mb},
-                           {"read_gbps", report.read_gbps},
-                           {"fma_gflops", report.fma_gflops},
-                           {"decode_roofline", report.decode_roofline},
-                           {"prefill_roofline", report.prefill_roofline}});
-}
-
-void print_report(const Report& report, const BenchOptions& options) {
-  output().print("{}, {} threads, batch {}, prompt {}, {} decode steps, {} repetition{}\n\n", report.model,
-                 report.threads, options.batch, options.prompt, options.gen, options.reps,
-                 options.reps == 1 ? "" : "s");
-  output().print("machine   reads {:.2f} GB/s, multiplies and adds {:.1f} GFLOP/s (float32)\n", report.read_gbps,
-                 report.fma_gflops);
-  output().print("load      {:.2f} s, peak memory {:.0f} MB\n", report.load_s, report.peak_rss_mb);
-  output().print("prefill   {:.1f} tokens/s [{:.1f} to {:.1f}], {:.0f} % of the multiply-add rate\n",
-                 report.prompt_tps.median, report.prompt_tps.low, report.prompt_tps.high,
-                 100.0 * report.prefill_roofline);
-  output().print("decode    {:.1f} tokens/s [{:.1f} to {:.1f}], {:.0f} % of the read bandwidth ({:.1f} MB a step)\n",
-                 report.decode_tps.median, report.decode_tps.low, report.decode_tps.high,
-                 100.0 * report.decode_roofline, report.step_mb);
-  if (report.step_mb * 1e6 <= static_cast<double>(cpu_features().l3_bytes)) {
-    output().write("          (the processor's caches hold all that a step moves, so memory is no limit here)\n");
-  }
+  return 2.0 * static_cast<double>(sizes.batch) * (body * static_cast<double>(sizes.prompt) + head);
 }
 
 // The most tokens of a sequence, as the model's config or the user limits them; read from headers alone.
@@ -288,13 +205,14 @@ void check_fits(const BenchOptions& options, int64_t needed, int64_t limit) {
       ErrorCode::kContextLength,
       "bench: --prompt {} and --gen {} with --batch {} make sequences of up to {} tokens, and the limit is "
       "{} (the model's, or --max-model-len); give a smaller --prompt or --gen",
-      options.prompt, options.gen, options.batch, needed, limit);
+      options.sizes.prompt, options.sizes.gen, options.sizes.batch, needed, limit);
 }
 
 // The most tokens that a sequence of the workload holds.
 int64_t needed_model_len(const BenchOptions& options, int64_t chunk) {
-  return options.prompt + options.gen +
-         options.batch * (options.prompt + chunk) / std::max<int64_t>(1, chunk - options.batch) + options.batch + 2;
+  return options.sizes.prompt + options.sizes.gen +
+         options.sizes.batch * (options.sizes.prompt + chunk) / std::max<int64_t>(1, chunk - options.sizes.batch) +
+         options.sizes.batch + 2;
 }
 
 EngineOptions prepare(const BenchOptions& options) {
@@ -304,12 +222,12 @@ EngineOptions prepare(const BenchOptions& options) {
                      options.synthetic);
   }
   EngineOptions engine_options = options.engine.options(options.synthetic.empty());
-  engine_options.max_num_seqs = options.batch;
+  engine_options.max_num_seqs = options.sizes.batch;
   engine_options.enable_prefix_caching =
       false;  // a repetition must compute its prompts, not find those of the last one
-  if (engine_options.max_num_batched_tokens <= options.batch) {
+  if (engine_options.max_num_batched_tokens <= options.sizes.batch) {
     throw make_error(ErrorCode::kInvalidArgument, "bench: --max-num-batched-tokens must be above --batch {}, found {}",
-                     options.batch, engine_options.max_num_batched_tokens);
+                     options.sizes.batch, engine_options.max_num_batched_tokens);
   }
   const int64_t needed = needed_model_len(options, engine_options.max_num_batched_tokens);
   check_fits(options, needed, model_limit(options, engine_options));
@@ -317,15 +235,22 @@ EngineOptions prepare(const BenchOptions& options) {
   return engine_options;
 }
 
-void fill_shares(const Engine& engine, const BenchOptions& options, Report& report) {
-  const ModelInfo& info = engine.model_info();
-  const double batch = static_cast<double>(options.batch);
-  const double step_bytes =
-      static_cast<double>(info.streamed_bytes) + 2.0 * batch * static_cast<double>(state_bytes(engine.config()));
-  report.step_mb = step_bytes / 1e6;
-  report.decode_roofline = step_bytes * report.decode_tps.median / batch / 1e9 / report.read_gbps;
-  const double prefills_per_second = report.prompt_tps.median / (batch * static_cast<double>(options.prompt));
-  report.prefill_roofline = prefill_flops(info, options) * prefills_per_second / 1e9 / report.fma_gflops;
+// Bytes that a decode step must move: weights once, each sequence's states read and written.
+double step_bytes(const Engine& engine, const BenchSizes& sizes) {
+  const auto weights = static_cast<double>(engine.model_info().streamed_bytes);
+  return weights + 2.0 * static_cast<double>(sizes.batch) * static_cast<double>(state_bytes(engine.config()));
+}
+
+void fill_machine(const BenchMachine& machine, BenchReport& report) {
+  report.peak_rss_mb = machine.peak_memory_mb();
+  report.memory_gbps = spread(machine.memory_gbps()).median;
+  report.gflops = spread(machine.gflops()).median;
+  report.cache_bytes = cpu_features().l3_bytes;
+  const CudaDevice* device = machine.device();
+  if (device == nullptr) return;
+  report.cache_bytes = device->info().l2_bytes;
+  report.device =
+      BenchDevice{std::string(device->name()), device->info().name, kDeviceProducts, machine.device_memory_mb()};
 }
 
 }  // namespace
@@ -341,31 +266,31 @@ int bench_command(const std::vector<std::string>& args) {
   if (!arguments.parse(args)) return 0;
   const EngineOptions engine_options = prepare(options);
 
-  Report report;
+  BenchReport report;
   report.model = options.synthetic.empty() ? engine_options.model : "synthetic " + options.synthetic;
-  report.threads = engine_options.num_threads > 0 ? engine_options.num_threads : usable_cores();
-  Machine machine(report.threads);
-  machine.measure();
+  report.sizes = options.sizes;
   const auto start = Clock::now();
   const std::unique_ptr<Engine> engine = load(options, engine_options);
   report.load_s = seconds_since(start);
-  Workload workload(*engine, options);
+  report.threads = engine_options.num_threads > 0 ? engine_options.num_threads : usable_cores();
+  BenchMachine machine(engine->device(), report.threads);
+  machine.measure();
+  Workload workload(*engine, machine, options.sizes);
   workload.warm_up();
   Rates rates;
-  for (int64_t i = 0; i < options.reps; ++i) {
+  for (int64_t i = 0; i < options.sizes.reps; ++i) {
     workload.repeat(rates);
     machine.measure();
   }
-  report.peak_rss_mb = machine.peak_memory_mb();
-  report.read_gbps = spread(machine.reads()).median;
-  report.fma_gflops = spread(machine.flops()).median;
+  fill_machine(machine, report);
   report.prompt_tps = spread(rates.prompt);
   report.decode_tps = spread(rates.decode);
-  fill_shares(*engine, options, report);
+  report.step_bytes = step_bytes(*engine, options.sizes);
+  report.prefill_flops = prefill_flops(engine->model_info(), options.sizes);
   if (options.json) {
-    output().write(json_line(report_json(report, options)));
+    output().write(json_line(report_json(report)));
   } else {
-    print_report(report, options);
+    output().write(report_text(report));
   }
   return 0;
 }

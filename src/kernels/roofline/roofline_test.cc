@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "kernels/op_test.h"
+#include "kernels/roofline/device_roofline.h"
 
 namespace coluber {
 namespace {
@@ -61,6 +63,29 @@ TEST(Roofline, RefusesWhatCannotBeMeasured) {
 }
 
 TEST(Roofline, IsNotMeasuredWithTheReferenceWhereThereIsAvx2) { expect_vectorised(roofline_loops()); }
+
+TEST(Roofline, ADevicesCopyTakesWhatIsFreeAndMoreThanItsCacheHolds) {
+  constexpr int64_t kMiB = 1 << 20, kGiB = 1 << 30;
+  EXPECT_EQ(copy_bytes(100 * kGiB, 50 * kMiB), 2 * kGiB);
+  EXPECT_EQ(copy_bytes(2 * kGiB, 50 * kMiB), kGiB / 2);
+  EXPECT_EQ(copy_bytes(2 * kGiB + 5001, 50 * kMiB) % 4096, 0);
+  EXPECT_EQ(copy_bytes(700 * kMiB, 50 * kMiB), 0);  // four times the cache are 200 MiB
+  EXPECT_EQ(copy_bytes(700 * kMiB, 4 * kMiB), 175 * kMiB);
+  EXPECT_EQ(copy_bytes(100 * kMiB, 0), 0);
+}
+
+TEST(Roofline, OfADeviceIsMeasuredInTurnsAndGivesItsMemoryBack) {
+  std::string why;
+  if (CudaLibrary::find(&why) == nullptr) GTEST_SKIP() << why;
+  CudaDevice& device = cuda_device();
+  product_rate(device);  // what the driver takes for itself, it keeps
+  const int64_t free = device.free_bytes();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_GT(copy_bandwidth(device), 1e10);
+    EXPECT_GT(product_rate(device), 1e12);
+  }
+  EXPECT_GT(device.free_bytes(), free - (int64_t{256} << 20));
+}
 
 }  // namespace
 }  // namespace coluber
