@@ -89,12 +89,15 @@ CudaStatus launch_few_rows(const Product& p, cudaStream_t stream) {
   return launch_status();
 }
 
+// With more, a tile of 64 rows reads the weights so much more seldom that it is faster.
+constexpr int64_t kMostFewRows = 256;
+
 template <typename W>
 CudaStatus launch_chains(const Product& p, cudaStream_t stream) {
   const bool in_vectors = p.k % FewRows<W, 1>::kItems == 0 && reinterpret_cast<uintptr_t>(p.w) % 16 == 0;
   if (in_vectors && p.m <= 4) return launch_few_rows<W, 1>(p, stream);
   if (in_vectors && p.m <= 8) return launch_few_rows<W, 2>(p, stream);
-  if (in_vectors && p.m <= 32) return launch_few_rows<W, 4>(p, stream);
+  if (in_vectors && p.m <= kMostFewRows) return launch_few_rows<W, 4>(p, stream);
   const unsigned cols = blocks_of(p.n, kTileCols);
   if (p.m <= 32)
     multiply<W, 16><<<dim3(cols, blocks_of(p.m, 16)), kTileThreads, 0, stream>>>(p);
