@@ -141,7 +141,7 @@ void Traffic::check_tokens(std::span<const int32_t> before, const std::vector<To
   for (const TokenOutput& token : tokens) ids.push_back(token.id);
   const std::span<const int32_t> read = std::span(ids).first(ids.size() - 1);
   const std::vector<float> logits = logits_alone(read);
-  const double most = bound(read);
+  Bound near = bound(read);
   ++compared_;
   const int64_t vocab = std::ssize(logits) / std::ssize(read);
   const auto constraint = request.constraint ? request.constraint->clone() : nullptr;
@@ -150,16 +150,16 @@ void Traffic::check_tokens(std::span<const int32_t> before, const std::vector<To
     const float* row = logits.data() + (std::ssize(before) - 1 + static_cast<int64_t>(i)) * vocab;
     const int32_t id = tokens[i].id;
     const double expected = logprob_of(row, vocab, id);
-    if (!(std::fabs(expected - static_cast<double>(tokens[i].logprob)) < most)) {
+    if (!is_within(std::fabs(expected - static_cast<double>(tokens[i].logprob)), near)) {
       std::ostringstream text;
       text << "token " << i << " of an answer to " << before.size() << " has log-probability " << tokens[i].logprob
-           << ", expected " << expected << " within " << most;
+           << ", expected " << expected << " within " << near.most;
       return fail_number(text.str());
     }
     const std::vector<float> may_come = steered(row, vocab, request.sampling, constraint.get());
     if (std::isinf(may_come[static_cast<size_t>(id)])) return fail("a token that was not allowed");
-    if (is_greedy && std::ranges::max(may_come) - may_come[static_cast<size_t>(id)] > most)
-      return fail_number("a token that is not the likeliest");
+    const double likelier = std::ranges::max(may_come) - may_come[static_cast<size_t>(id)];
+    if (is_greedy && !is_within(likelier, near)) return fail_number("a token that is not the likeliest");
     if (constraint) constraint->accept(id);
   }
 }
@@ -168,12 +168,13 @@ void Traffic::check_prompt(const Asked& asked, const std::vector<TokenOutput>& s
   const Ids& prompt = asked.request.prompt_ids;
   if (!std::ranges::equal(scored, prompt, {}, &TokenOutput::id)) return fail("other tokens scored than the prompt's");
   const std::vector<float> logits = logits_alone(prompt);
-  const double most = numerics_.deterministic ? 1e-5 : bound(prompt);
+  Bound near = bound(prompt);
+  if (numerics_.deterministic) near.most = 1e-5;
   ++compared_;
   const int64_t vocab = std::ssize(logits) / std::ssize(prompt);
   for (size_t i = 1; i < scored.size(); ++i) {
     const double expected = logprob_of(logits.data() + static_cast<int64_t>(i - 1) * vocab, vocab, prompt[i]);
-    if (!(std::fabs(expected - static_cast<double>(scored[i].logprob)) < most))
+    if (!is_within(std::fabs(expected - static_cast<double>(scored[i].logprob)), near))
       return fail_number("token " + std::to_string(i) + " of a prompt has another log-probability than alone");
   }
 }

@@ -6,11 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <random>
 #include <sstream>
 #include <string>
-#include <utility>
-#include <vector>
 
 namespace coluber::soak {
 
@@ -19,6 +18,7 @@ class Draws {
   void by_chance(uint64_t seed) {
     random_.seed(seed);
     written_.clear();
+    times_.clear();
     is_chance_ = true;
     line_.clear();
   }
@@ -27,10 +27,11 @@ class Draws {
     std::istringstream words(line);
     words >> line_;
     written_.clear();
+    times_.clear();
     is_chance_ = false;
     for (std::string word; words >> word;) {
       const size_t at = word.find('=');
-      written_.emplace_back(word.substr(0, at), std::stoll(word.substr(at + 1)));
+      written_[word.substr(0, at)] = std::stoll(word.substr(at + 1));
     }
   }
   // The operation: as written, or one of `weights` by chance.
@@ -48,29 +49,25 @@ class Draws {
   }
   void name_operation(const std::string& name) { line_ = name; }
 
-  // 0 to n - 1.
+  // 0 to n - 1. What is drawn by the same name again is written as name.2, name.3, ...
   int64_t upto(const char* name, int64_t n) {
-    if (!is_chance_) return take(name) % n;
+    const int64_t time = ++times_[name];
+    const std::string whole = time == 1 ? name : std::string(name) + "." + std::to_string(time);
+    if (!is_chance_) {
+      const auto value = written_.find(whole);
+      return value == written_.end() ? 0 : value->second % n;
+    }
     const auto value = static_cast<int64_t>(random_() % static_cast<uint64_t>(n));
-    if (value != 0) line_ += " " + std::string(name) + "=" + std::to_string(value);
+    if (value != 0) line_ += " " + whole + "=" + std::to_string(value);
     return value;
   }
   bool once_in(const char* name, int64_t n) { return upto(name, n) == 1; }
   const std::string& line() const noexcept { return line_; }
 
  private:
-  int64_t take(const char* name) {
-    for (auto at = written_.begin(); at != written_.end(); ++at) {
-      if (at->first != name) continue;
-      const int64_t value = at->second;
-      written_.erase(at);
-      return value;
-    }
-    return 0;
-  }
-
   std::mt19937_64 random_;
-  std::vector<std::pair<std::string, int64_t>> written_;
+  std::map<std::string, int64_t> written_;
+  std::map<std::string, int64_t> times_;  // that a name was drawn
   std::string line_;
   bool is_chance_ = true;
 };

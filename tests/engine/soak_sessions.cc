@@ -200,16 +200,16 @@ void Traffic::check_talk(Talk& talk) {
 
 void Traffic::check_logits(std::span<const int32_t> tokens, std::span<const float> found) {
   const std::vector<float> logits = logits_alone(tokens);
-  const double most = bound(tokens);
+  Bound near = bound(tokens);
   ++compared_;
   const std::span<const float> expected = std::span(logits).last(found.size());
   for (size_t i = 0; i < expected.size(); ++i) {
     const double apart = std::fabs(static_cast<double>(found[i]) - static_cast<double>(expected[i]));
-    if (numerics_.deterministic ? found[i] == expected[i] : apart < most) continue;
+    if (numerics_.deterministic ? found[i] == expected[i] : is_within(apart, near)) continue;
     std::ostringstream text;
     text.precision(9);
     text << "logit " << i << " of a session of " << tokens.size() << " tokens is " << found[i] << ", expected "
-         << expected[i] << " within " << most;
+         << expected[i] << " within " << near.most;
     return fail_number(text.str());
   }
 }

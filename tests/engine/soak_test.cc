@@ -89,6 +89,24 @@ TEST(Soak, TracesThatFailedOnceStayRight) {
   }
 }
 
+// What a trace that fails is told as must do the same again, or it is no help: every operation with every number drawn.
+TEST(Soak, AScriptDoesWhatItWasWrittenDownFrom) {
+  std::mt19937_64 seeds(11);
+  const std::vector<std::string> names = families::names();
+  for (int i = 0; i < 6; ++i) {
+    Trace trace;
+    trace.family = names[static_cast<size_t>(seeds() % names.size())];
+    trace.seed = seeds() % 1000000000;
+    Traffic drawn(trace);
+    EXPECT_EQ(drawn.run(), "");
+    trace.script = drawn.script();
+    Traffic written(trace);
+    EXPECT_EQ(written.run(), "");
+    EXPECT_EQ(written.describe(), drawn.describe());
+    EXPECT_EQ(written.operations(), drawn.operations());
+  }
+}
+
 struct NamedFault {
   const char* name;
   PlantedFault fault;

@@ -12,6 +12,9 @@
 namespace coluber::soak {
 namespace {
 
+constexpr double kOfOrder = 3e-3, kTimesRounding = 6.0;
+constexpr int64_t kMostCuts = 100;
+
 std::filesystem::path files_folder() {
   static const std::filesystem::path kFolder = [] {
     const std::filesystem::path memory = "/dev/shm";  // what is synced there costs nothing
@@ -129,12 +132,12 @@ void Traffic::draw_numerics() {
   if (trace_.plain) return;
   numerics_.deterministic = once_in("deterministic", 4);
   if (once_in("pages", 3))
-    numerics_.pages = one_of("type of pages", {DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kFloat8E4M3});
+    numerics_.pages = one_of("pages_type", {DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kFloat8E4M3});
   // Rounding a state where a chunk ends is not the same for all chunks.
   if (numerics_.deterministic) return;
   if (once_in("states", 3))
-    numerics_.states = one_of("type of states", {DType::kFloat16, DType::kBFloat16, DType::kInt16, DType::kInt8});
-  if (once_in("conv", 4)) numerics_.conv_states = one_of("type of conv", {DType::kFloat16, DType::kBFloat16});
+    numerics_.states = one_of("states_type", {DType::kFloat16, DType::kBFloat16, DType::kInt16, DType::kInt8});
+  if (once_in("conv", 4)) numerics_.conv_states = one_of("conv_type", {DType::kFloat16, DType::kBFloat16});
 }
 
 // Not every family has states that can be whole numbers.
@@ -254,21 +257,44 @@ std::vector<float> Traffic::logits_alone(std::span<const int32_t> ids) {
   return families::logits_of(*session, ids, kLongest);
 }
 
-double Traffic::bound(std::span<const int32_t> ids) {
-  constexpr double kOfOrder = 3e-3, kTimesRounding = 6.0;
-  if (!unrounded_) return kOfOrder;
+Traffic::Bound Traffic::bound(std::span<const int32_t> ids) {
+  Bound bound{.most = kOfOrder, .ids = Ids(ids.begin(), ids.end()), .unrounded = {}};
+  if (!unrounded_) return bound;
   const auto whole = unrounded_->open_session();
-  const std::vector<float> unrounded = families::logits_of(*whole, ids, kLongest);
-  double most = 0.0;
-  // Each cut rounds states elsewhere, and where experts are chosen a bit may choose another one: in some cuts, not in
-  // all.
-  for (const int64_t chunk : {1, 2, 3, 4, 6, 9}) {
-    const auto cut = reference_->open_session();
-    const std::vector<float> rounded = families::logits_of(*cut, ids, chunk);
-    for (size_t i = 0; i < rounded.size(); ++i)
-      most = std::max(most, std::fabs(static_cast<double>(rounded[i]) - static_cast<double>(unrounded[i])));
+  bound.unrounded = families::logits_of(*whole, ids, kLongest);
+  for (const int64_t chunk : {1, 2, 3, 4, 6, 9}) widen(bound, [&] { return chunk; });
+  return bound;
+}
+
+void Traffic::widen(Bound& bound, const std::function<int64_t()>& next_chunk) {
+  const auto session = reference_->open_session();
+  std::vector<float> rounded;
+  for (std::span<const int32_t> left = bound.ids; !left.empty();) {
+    const auto chunk = static_cast<size_t>(std::min(next_chunk(), std::ssize(left)));
+    const std::vector<float> rows = families::logits_of(*session, left.first(chunk), kLongest);
+    rounded.insert(rounded.end(), rows.begin(), rows.end());
+    left = left.subspan(chunk);
   }
-  return kOfOrder + kTimesRounding * most;
+  for (size_t i = 0; i < rounded.size(); ++i) {
+    const double apart = std::fabs(static_cast<double>(rounded[i]) - static_cast<double>(bound.unrounded[i]));
+    bound.most = std::max(bound.most, kOfOrder + kTimesRounding * apart);
+  }
+}
+
+bool Traffic::is_within(double apart, Bound& bound) {
+  std::mt19937_64 random(trace_.seed + static_cast<uint64_t>(bound.wider));
+  while (!(apart < bound.most) && std::isfinite(apart) && !bound.unrounded.empty() && bound.wider < kMostCuts) {
+    // As a prompt is read, in chunks, and an answer written behind it, token by token.
+    auto prompt = static_cast<int64_t>(random() % bound.ids.size());
+    const auto longest = static_cast<uint64_t>(1 + random() % 24);
+    widen(bound, [&] {
+      const auto chunk = std::min(prompt, static_cast<int64_t>(1 + random() % longest));
+      prompt -= chunk;
+      return std::max<int64_t>(chunk, 1);
+    });
+    ++bound.wider;
+  }
+  return apart < bound.most;
 }
 
 // As if the process had been killed: what runs is lost, what was saved goes on elsewhere.

@@ -7,6 +7,7 @@
 // of it (`shrunk` does so until few are left), and when the traffic learns new ones. One thread.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -130,8 +131,19 @@ class Traffic {
   // One sequence alone: the logits after each token, [T, V].
   std::vector<float> logits_alone(std::span<const int32_t> ids);
   // How far numbers may lie from these where chunks and batches differ: what other orders of sums may change, and where
-  // states are rounded, several times what rounding after each token changes in this very text.
-  double bound(std::span<const int32_t> ids);
+  // states are rounded, several times what rounding elsewhere changes in this very text.
+  struct Bound {
+    double most = 0.0;
+    Ids ids;
+    std::vector<float> unrounded;  // [T, V]; empty where nothing is rounded
+    int64_t wider = 0;             // by so many random cuts so far
+  };
+  Bound bound(std::span<const int32_t> ids);
+  // Whether so much may lie between two numbers. Each cut rounds states elsewhere, and where experts are chosen, a bit
+  // may choose another one, in a few cuts of hundreds: a bound is widened by cuts at random places before a number is
+  // beyond it.
+  bool is_within(double apart, Bound& bound);
+  void widen(Bound& bound, const std::function<int64_t()>& next_chunk);
 
   // ---- requests (soak_requests.cc)
   void add();
