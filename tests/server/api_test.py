@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The routes and their fields, over plain HTTP."""
+import http.client
 import json
 import signal
 import socket
@@ -206,6 +207,48 @@ class Doors(unittest.TestCase):
                 line = json.loads(server.line_of_log("/v1/completions"))
                 self.assertNotIn("secret river", server.stderr())
                 self.assertEqual((line["status"], line["traceparent"]), (200, "00-1"))
+
+    def test_a_name_that_was_rebound_to_this_machine_is_refused(self):
+        own = ("127.0.0.1", "localhost", "LOCALHOST:1", "a.localhost", "[::1]:80", "127.9.9.9", None)
+        foreign = ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8000", "10.0.0.1", "", "a b", "\xff")
+        named = ("box.example", "Box.Example.:80", "[fd00::2]")
+        flags = ("--allowed-host", "box.example", "--allowed-host", "[fd00::2]")
+        for given, answered, refused in (((), own, (*foreign, *named)), (flags, (*own, *named), foreign),
+                                         (("--api-key", "k"), (*own, *foreign, *named), ()),
+                                         (("--api-key", "k", *flags), (*own, *named), foreign),
+                                         (("--host", "0.0.0.0"), (*own, *foreign, *named), ()),
+                                         (("--host", "0.0.0.0", *flags), (*own, *named), foreign)):
+            with Server(*given) as server:
+                port = int(server.address.rsplit(":", 1)[1])
+                for host, status in [(host, 200) for host in answered] + [(host, 403) for host in refused]:
+                    for path in ("/", "/health", "/metrics", "/v1/models", "/api/tags"):
+                        with self.subTest(flags=given, host=host, path=path):
+                            found, body = self.ask_as(port, path, host)
+                            self.assertEqual(found, status)
+                            if status == 403 and host == "evil.example":
+                                self.assertIn("--allowed-host evil.example", body)
+                                error = json.loads(body)["error"]
+                                self.assertIsInstance(error, str if path == "/api/tags" else dict)
+
+    @staticmethod
+    def ask_as(port, path, host):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+        try:
+            connection.putrequest("GET", path, skip_host=True)
+            if host is not None:
+                connection.putheader("Host", host.encode("latin-1"))
+            connection.putheader("Authorization", "Bearer k")
+            connection.endheaders()
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def test_allowed_hosts_are_checked_where_they_enter(self):
+        for name in ("", "http://box.example", "*", "a b", "[box]", "box:x"):
+            with self.subTest(name=name):
+                with self.assertRaisesRegex(RuntimeError, "--allowed-host expects"):
+                    Server("--allowed-host", name)
 
     def test_a_full_queue_answers_at_once(self):
         with Server("--max-num-seqs", 1, "--max-queue", 1) as server:

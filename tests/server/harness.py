@@ -138,7 +138,7 @@ def is_refused_for_lack_of_grammars(server):
 
 
 def http_bytes(method, path, body=b"", *headers):
-    lines = [f"{method} {path} HTTP/1.1", "Host: x", *headers]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers]
     if body or method == "POST":
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

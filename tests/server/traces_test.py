@@ -185,7 +185,7 @@ class Spans(unittest.TestCase):
         self.assertNotIn("status", span)  # not the server's fault
         before = len(self.collector.spans())
         with self.server.connect() as peer:
-            peer.sendall(completion_bytes(max_tokens=1500, stream=True, ignore_eos=True).replace(b"Host: x", b"Host: x\r\nx-api-key: k"))
+            peer.sendall(completion_bytes(max_tokens=1500, stream=True, ignore_eos=True).replace(b"Host: localhost", b"Host: localhost\r\nx-api-key: k"))
             peer.recv(100)
         self.collector.wait_for(before + 1)
         gone = [span for span in self.collector.spans()[before:] if span["name"] == "POST /v1/completions"]
@@ -274,7 +274,7 @@ class Misbehaviour(unittest.TestCase):
             def refused(_):
                 with server.connect() as peer:
                     for _ in range(60):
-                        request = b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}' * 20
+                        request = b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}' * 20
                         peer.sendall(request)
                         data = b""
                         while data.count(b"HTTP/1.1 400") < 20:

@@ -8,6 +8,7 @@
 #include "apps/cli/arguments.h"
 #include "apps/cli/cli.h"
 #include "apps/cli/engine_options.h"
+#include "apps/server/host_names.h"
 #include "apps/server/service.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
@@ -82,6 +83,11 @@ void declare_access(Arguments& arguments, ServeOptions& options) {
       "--allowed-origin", &service.allowed_origins, "ORIGIN",
       "web pages from here may use the server (CORS); * is every page. Without it no page of another origin "
       "may");
+  arguments.texts(
+      "--allowed-host", &service.allowed_hosts, "NAME",
+      "a name in the Host of requests that are answered, beside localhost, loopback addresses and --host; "
+      "may be given several times. Without it a server without keys at a loopback address answers those "
+      "alone, so that no web page can use it under a name of its own (DNS rebinding), and others answer any");
   arguments.integer("--max-requests-per-key", &service.max_requests_per_key, {0, 1 << 20},
                     "requests of one key at once; 0: no limit");
   arguments.section("Limits");
@@ -190,6 +196,12 @@ ServiceOptions service_options(const ServeOptions& options, const std::string& m
     const std::filesystem::path path = std::filesystem::absolute(model).lexically_normal();
     service.served_names.push_back(path.has_filename() ? path.filename() : path.parent_path().filename());
   }
+  for (const std::string& host : service.allowed_hosts)
+    if (server::host_name(host).empty())
+      throw make_error(ErrorCode::kInvalidArgument,
+                       "--allowed-host expects the name or address of a host, as in 'box.example', '10.0.0.2' or "
+                       "'[fd00::2]', found '{}'",
+                       host);
   for (const std::string& name : service.served_names) {
     check_utf8(name, "the name after --served-model-name");
     if (name.empty())

@@ -9,6 +9,7 @@
 #include "apps/server/embedding_job.h"
 #include "apps/server/foreign_dialect.h"
 #include "apps/server/generation_job.h"
+#include "apps/server/host_names.h"
 #include "apps/server/json_fields.h"
 #include "apps/server/page.h"
 #include "apps/server/service_call.h"
@@ -65,6 +66,7 @@ Service::Service(ServiceOptions options, std::unique_ptr<Engine> engine, std::un
       [](int status, const std::string& message) {
         return api_error(status, message, status == 413 ? "request_too_large" : "bad_request").json().dump();
       });
+  choose_hosts();
   engine_ = std::make_unique<AsyncEngine>(std::move(engine));
   workers_ = std::make_unique<WorkQueue>(kWorkers);
   sessions_ = std::make_unique<SessionStore>(
@@ -109,6 +111,36 @@ Service::~Service() {
 }
 
 // ---- before every route ----------------------------------------------------------------------------------------
+
+// A key is something that a page under another name does not have, and whoever listens elsewhere wants to be found
+// under names that nobody here knows.
+void Service::choose_hosts() {
+  for (const std::string& name : options_.allowed_hosts) hosts_.push_back(host_name(name));
+  hosts_.push_back(host_name(options_.http.host));
+  const std::string address = http_->address();
+  const size_t start = address.find("://");
+  const bool is_loopback =
+      start != std::string::npos && is_loopback_name(host_name(std::string_view(address).substr(start + 3)));
+  checks_host_ = !options_.allowed_hosts.empty() || (is_loopback && options_.api_keys.empty());
+}
+
+// No browser leaves the Host out, so that one without it does no harm.
+bool Service::check_host(Call& call) {
+  const std::string* host = call.request.header("host");
+  if (!checks_host_ || host == nullptr) return true;
+  const std::string name = host_name(*host);
+  if (is_loopback_name(name) || (!name.empty() && std::find(hosts_.begin(), hosts_.end(), name) != hosts_.end()))
+    return true;
+  answer_error(call,
+               api_error(403,
+                         name.empty() ? "the Host of this request is no name of a host; expected the server's, with or "
+                                        "without a port"
+                                      : fmt::format("this server is not known as '{}'; if it should be, start it with "
+                                                    "--allowed-host {}",
+                                                    name, name),
+                         "host_not_allowed"));
+  return false;
+}
 
 bool Service::check_key(Call& call) {
   if (options_.api_keys.empty()) return true;
@@ -157,7 +189,7 @@ void Service::handle(HttpRequest request, std::shared_ptr<HttpStream> stream) {
     return answer(*call, 204, {});
   }
   const Route* route = find_route(*call);
-  if (route == nullptr || (!route->is_open && !check_key(*call))) return;
+  if (route == nullptr || !check_host(*call) || (!route->is_open && !check_key(*call))) return;
   if (traces_ && !route->is_open) begin_trace(*call);
   (this->*route->handler)(call);
 }

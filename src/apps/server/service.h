@@ -23,6 +23,9 @@ struct ServiceOptions {
   std::vector<std::string> served_names;
   std::vector<std::string> api_keys;  // empty: everybody may
   std::vector<std::string> allowed_origins;
+  // Names by which requests may ask for the server, beside loopback names and http.host; empty: only a server without
+  // keys at a loopback address looks.
+  std::vector<std::string> allowed_hosts;
   int64_t max_queue = 256;           // answers beyond max_num_seqs that may wait
   int64_t max_requests_per_key = 0;  // at once; 0: no limit
   double request_timeout_s = 0.0;    // 0: none
@@ -63,6 +66,8 @@ class Service {
 
   void handle(HttpRequest request, std::shared_ptr<HttpStream> stream);
   const Route* find_route(Call& call);
+  void choose_hosts();
+  bool check_host(Call& call);
   bool check_key(Call& call);
   bool take_place(Call& call);
   void add_origin(Call& call);
@@ -135,6 +140,8 @@ class Service {
   int64_t in_flight_ = 0;  // requests that have a place in the queue
   int64_t max_in_flight_ = 0;
   int64_t created_ = 0;
+  bool checks_host_ = false;
+  std::vector<std::string> hosts_;  // as host_name gives them
   std::string openapi_;
   uint64_t next_id_ = 0;
   std::string id_prefix_;
