@@ -3,6 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
 #include "apps/server/json_fields.h"
 
 namespace coluber::server {
@@ -27,7 +33,7 @@ TEST(ApiError, TheShapeIsOpenAis) {
             "{\"error\":{\"message\":\"later\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"queue_full\"}}");
 }
 
-Json object(const char* text) { return value_or_throw(parse_json(text, "test")); }
+Json object(std::string_view text) { return value_or_throw(parse_json(text, "test")); }
 
 TEST(JsonFields, AFieldThatNobodyAsksForIsRefusedByName) {
   const Json json = object(R"({"known": 1, "gone": null, "strange": 2})");
@@ -51,6 +57,27 @@ TEST(JsonFields, ValuesOfOtherTypesAndRangesAreRefusedAndLeftAlone) {
     const auto failure = fields.finish();
     ASSERT_TRUE(failure) << text;
     EXPECT_EQ(failure->param, "a");
+  }
+}
+
+TEST(JsonFields, WholeNumbersMayBeWrittenWithAPoint) {
+  for (const auto& [text, expected] : std::vector<std::pair<std::string, std::optional<int64_t>>>{{"1", 1},
+                                                                                                  {"1.0", 1},
+                                                                                                  {"-2.0", -2},
+                                                                                                  {"-0.0", 0},
+                                                                                                  {"1e2", 100},
+                                                                                                  {"1.5", {}},
+                                                                                                  {"0.9999999", {}},
+                                                                                                  {"101.0", {}},
+                                                                                                  {"1e300", {}},
+                                                                                                  {"\"1\"", {}},
+                                                                                                  {"true", {}}}) {
+    const Json json = object("{\"n\": " + text + "}");
+    JsonFields fields(json);
+    int64_t n = 77;
+    EXPECT_EQ(fields.integer("n", -100, 100, &n), expected.has_value()) << text;
+    EXPECT_EQ(n, expected.value_or(77)) << text;
+    EXPECT_EQ(fields.finish().has_value(), !expected) << text;
   }
 }
 

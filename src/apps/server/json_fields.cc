@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace coluber::server {
 namespace {
@@ -16,6 +17,16 @@ std::string shown(const Json& value) {
   if (value.is_string() && value.as_string().size() > kShownBytes)
     return fmt::format("a text of {} bytes", value.as_string().size());
   return value.dump(-1, true);
+}
+
+// JSON has one kind of number, and clients whose language has one too write 1 as 1.0.
+std::optional<int64_t> whole_number(const Json& value) {
+  constexpr double kMaxExact = 9007199254740992.0;  // 2^53: beyond it the digits that were sent are lost
+  if (value.is_int()) return value.as_int();
+  if (!value.is_number()) return std::nullopt;
+  const double number = value.as_double();
+  if (!(std::abs(number) <= kMaxExact) || std::trunc(number) != number) return std::nullopt;
+  return static_cast<int64_t>(number);
 }
 
 // Whatever a field may hold, it may be null.
@@ -119,11 +130,12 @@ bool JsonFields::integer(std::string_view name, int64_t low, int64_t high, int64
         .schema = or_null(Json(Json::Object{{"type", "integer"}, {"minimum", low}, {"maximum", high}}))});
   const Json* found = look(name);
   if (found == nullptr) return false;
-  if (!found->is_int() || found->as_int() < low || found->as_int() > high) {
+  const std::optional<int64_t> whole = whole_number(*found);
+  if (!whole || *whole < low || *whole > high) {
     wrong(name, fmt::format("a whole number from {} to {}", low, high), *found);
     return false;
   }
-  *value = found->as_int();
+  *value = *whole;
   return true;
 }
 

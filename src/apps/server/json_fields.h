@@ -55,6 +55,7 @@ class JsonFields {
   void problem(std::string_view name, std::string message, ErrorCode code = ErrorCode::kInvalidArgument);
 
   // Each leaves `value` alone where the field is not there or not right; true where it was taken.
+  // 1.0 is a whole number, 1.5 is none.
   bool integer(std::string_view name, int64_t low, int64_t high, int64_t* value);
   bool number(std::string_view name, double low, double high, double* value);
   bool boolean(std::string_view name, bool* value);
