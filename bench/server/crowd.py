@@ -27,7 +27,7 @@ ASK = {"temperature": 0, "ignore_eos": True}
 
 def request_bytes(**fields):
     body = json.dumps({**ASK, **fields}).encode()
-    return b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
 
 
 def connect(server, receive_bytes=None):
@@ -56,9 +56,10 @@ def stream(server, count, tokens):
     for peer in peers:
         data = b""
         while not data.endswith(b"0\r\n\r\n"):
-            data += peer.recv(1 << 16)
-        if b"HTTP/1.1 200" not in data[:20]:
-            raise SystemExit(f"a stream was refused: {data[:300]}")
+            piece = peer.recv(1 << 16)
+            data += piece
+            if not piece or not data.startswith(b"HTTP/1.1 200"):
+                raise SystemExit(f"expected a stream with 200, found: {data[:300]}")
         peer.close()
         got += tokens
     after = processor_seconds(server)
@@ -120,7 +121,10 @@ def latency(server, args):
             peer.sendall(request_bytes(prompt=[10 + i, 5, 9], max_tokens=args.tokens))
             data = b""
             while b"\r\n\r\n{" not in data or not data.endswith(b"}"):
-                data += peer.recv(1 << 16)
+                piece = peer.recv(1 << 16)
+                data += piece
+                if not piece or not data.startswith(b"HTTP/1.1 200"):
+                    raise SystemExit(f"expected an answer with 200, found: {data[:300]}")
             times.append(1e3 * (time.perf_counter() - begin))
     return times
 

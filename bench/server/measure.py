@@ -54,12 +54,15 @@ class Server:
 def http_first_token(peer, prompt, tokens):
     """Milliseconds to the first event with text, and to the end of the answer."""
     body = json.dumps({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}).encode()
-    request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    request = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     start = time.perf_counter()
     peer.sendall(request)
     data, first = b"", None
     while b"0\r\n\r\n" not in data[-8:]:
-        data += peer.recv(65536)
+        piece = peer.recv(65536)
+        data += piece
+        if not piece or not data.startswith(b"HTTP/1.1 200"):
+            sys.exit(f"expected a stream with 200, found: {data.decode(errors='replace')[:500]}")
         if first is None and re.search(rb'"text": ?"[^"]', data):
             first = time.perf_counter()
     return 1000 * (first - start), 1000 * (time.perf_counter() - start)
