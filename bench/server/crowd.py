@@ -18,9 +18,10 @@ import socket
 import statistics
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
-from measure import Server, spread
+from measure import Server, receive, spread
 
 ASK = {"temperature": 0, "ignore_eos": True}
 
@@ -56,10 +57,7 @@ def stream(server, count, tokens):
     for peer in peers:
         data = b""
         while not data.endswith(b"0\r\n\r\n"):
-            piece = peer.recv(1 << 16)
-            data += piece
-            if not piece or not data.startswith(b"HTTP/1.1 200"):
-                raise SystemExit(f"expected a stream with 200, found: {data[:300]}")
+            data = receive(peer, data)
         peer.close()
         got += tokens
     after = processor_seconds(server)
@@ -94,7 +92,7 @@ def unfinished(server, count):
 
 
 def slow_readers(server, count):
-    """Whose answers are many times what the buffers between take."""
+    """Whose answers wait in the buffers between, as far as these take them."""
     peers = [connect(server, 4096) for _ in range(count)]
     for peer in peers:
         peer.sendall(request_bytes(prompt="a", max_tokens=1) * 40)
@@ -109,8 +107,16 @@ def slow_readers(server, count):
             time.sleep(1)
 
     threading.Thread(target=read, daemon=True).start()
-    time.sleep(2)  # until they wait for the readers
+    before, now = -1, answered(server)
+    while now != before:  # until what they asked for no longer computes, but waits for them
+        time.sleep(1)
+        before, now = now, answered(server)
     return peers
+
+
+def answered(server):
+    with urllib.request.urlopen(f"{server.url}/metrics") as metrics:
+        return sum(float(line.split()[-1]) for line in metrics.read().decode().splitlines() if line.startswith("vllm:request_success_total"))
 
 
 def latency(server, args):
@@ -121,10 +127,7 @@ def latency(server, args):
             peer.sendall(request_bytes(prompt=[10 + i, 5, 9], max_tokens=args.tokens))
             data = b""
             while b"\r\n\r\n{" not in data or not data.endswith(b"}"):
-                piece = peer.recv(1 << 16)
-                data += piece
-                if not piece or not data.startswith(b"HTTP/1.1 200"):
-                    raise SystemExit(f"expected an answer with 200, found: {data[:300]}")
+                data = receive(peer, data)
             times.append(1e3 * (time.perf_counter() - begin))
     return times
 

@@ -51,6 +51,15 @@ class Server:
         self.process.wait()
 
 
+def receive(peer, data):
+    """`data` of an answer with what comes next of it; nothing is measured where a server refuses or goes away."""
+    piece = peer.recv(1 << 16)
+    data += piece
+    if not piece or not data.startswith(b"HTTP/1.1 200"):
+        sys.exit(f"expected an answer with 200, found: {data.decode(errors='replace')[:500]}")
+    return data
+
+
 def http_first_token(peer, prompt, tokens):
     """Milliseconds to the first event with text, and to the end of the answer."""
     body = json.dumps({"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True}).encode()
@@ -59,10 +68,7 @@ def http_first_token(peer, prompt, tokens):
     peer.sendall(request)
     data, first = b"", None
     while b"0\r\n\r\n" not in data[-8:]:
-        piece = peer.recv(65536)
-        data += piece
-        if not piece or not data.startswith(b"HTTP/1.1 200"):
-            sys.exit(f"expected a stream with 200, found: {data.decode(errors='replace')[:500]}")
+        data = receive(peer, data)
         if first is None and re.search(rb'"text": ?"[^"]', data):
             first = time.perf_counter()
     return 1000 * (first - start), 1000 * (time.perf_counter() - start)
