@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/convert.h"
 
-#include <algorithm>
 #include <system_error>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "engine/conversion.h"
 #include "engine/host_memory.h"
@@ -16,13 +16,6 @@ namespace coluber {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(),
-                 [](char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c); });
-  return out;
-}
 
 struct Spelling {
   std::string_view short_name, long_name;
@@ -113,7 +106,7 @@ const std::vector<CheckpointType>& checkpoint_types(CheckpointFormat format) {
 }
 
 std::string checkpoint_type(CheckpointFormat format, std::string_view name) {
-  std::string wanted = lower(name), known;
+  std::string wanted = ascii::lower(name), known;
   for (const Spelling& spelling : kSpellings) {
     if (wanted != spelling.short_name && wanted != spelling.long_name) continue;
     wanted = format == CheckpointFormat::kGguf ? spelling.short_name : spelling.long_name;

@@ -5,6 +5,7 @@
 #include <array>
 #include <string_view>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "formats/hf_config.h"
@@ -36,11 +37,6 @@ std::string text_of(const Json& json, std::initializer_list<std::string_view> ke
   return {};
 }
 
-std::string lower(std::string text) {
-  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return text;
-}
-
 bool is_true(const Json& json, std::string_view key) {
   const Json* value = json.find(key);
   return value != nullptr && value->is_bool() && value->as_bool();
@@ -70,7 +66,7 @@ FieldCheck group_size() {
 }
 
 void read_gptq(Section& s) {
-  const std::string format = lower(text_of(s.json, {"checkpoint_format", "format"}));
+  const std::string format = ascii::lower(text_of(s.json, {"checkpoint_format", "format"}));
   if (!format.empty() && format != "gptq" && format != "gptq_v2") refuse(s.path, "gptq in the format " + shown(format));
   s.config.zeros_less_one = format != "gptq_v2";
   std::optional<int64_t> bits, group;
@@ -86,7 +82,7 @@ void read_gptq(Section& s) {
 }
 
 void read_awq(Section& s) {
-  const std::string version = lower(text_of(s.json, {"version", "checkpoint_format", "format"}));
+  const std::string version = ascii::lower(text_of(s.json, {"version", "checkpoint_format", "format"}));
   if (!version.empty() && version != "gemm") refuse(s.path, "awq in the version " + shown(version));
   std::optional<int64_t> bits, group;
   s.fields.alias("bits", {"w_bit"}).alias("group_size", {"q_group_size"});
@@ -183,7 +179,7 @@ void read_section(Section& s, const std::string& method) {
 
 // bitsandbytes did not always name itself.
 std::string method_of(const Json& section) {
-  const std::string named = lower(text_of(section, {"quant_method"}));
+  const std::string named = ascii::lower(text_of(section, {"quant_method"}));
   if (!named.empty()) return named;
   if (is_true(section, "load_in_4bit") || is_true(section, "load_in_8bit")) return "bitsandbytes";
   return section.find("quant_algo") != nullptr ? "modelopt" : named;

@@ -4,10 +4,10 @@
 #include <curl/curl.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <exception>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/printable.h"
 
@@ -20,12 +20,6 @@ constexpr long kStallSeconds = 30;  // without a byte
 constexpr size_t kMaxErrorText = 64 << 10;
 constexpr size_t kMaxHeaders = 256;
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return result;
-}
-
 std::string_view trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string_view::npos) return {};
@@ -35,13 +29,13 @@ std::string_view trimmed(std::string_view text) {
 // "https://host:port", whose change ends a token's reach; empty where `url` is no http address.
 std::string origin_of(const std::string& url) {
   for (const std::string_view scheme : {"http://", "https://"}) {
-    if (lower(url.substr(0, scheme.size())) != scheme) continue;
-    return lower(url.substr(0, std::min(url.find_first_of("/?#", scheme.size()), url.size())));
+    if (ascii::lower(url.substr(0, scheme.size())) != scheme) continue;
+    return ascii::lower(url.substr(0, std::min(url.find_first_of("/?#", scheme.size()), url.size())));
   }
   return {};
 }
 
-bool is_secure(const std::string& url) { return lower(url.substr(0, 8)) == "https://"; }
+bool is_secure(const std::string& url) { return ascii::lower(url.substr(0, 8)) == "https://"; }
 bool is_redirect(int status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
@@ -108,7 +102,8 @@ struct HttpClient::Impl {
         const size_t space = line.find(' ');
         self.reply->status = space == std::string_view::npos ? 0 : std::atoi(std::string(line.substr(space)).c_str());
       } else if (colon != std::string_view::npos) {
-        set_header(*self.reply, lower(trimmed(line.substr(0, colon))), std::string(trimmed(line.substr(colon + 1))));
+        set_header(*self.reply, ascii::lower(trimmed(line.substr(0, colon))),
+                   std::string(trimmed(line.substr(colon + 1))));
       }
       return size * count;
     } catch (...) {

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <set>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/printable.h"
@@ -32,12 +33,6 @@ bool has(const std::vector<std::string>& names, std::string_view name) {
 bool is_beside(std::string_view name) {
   return std::find(std::begin(kBeside), std::end(kBeside), name) != std::end(kBeside) ||
          (name.starts_with("rwkv_vocab_v") && name.ends_with(".txt"));
-}
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return result;
 }
 
 // "x-00001-of-00003.gguf" without its number; a file that is no part stands for itself.
@@ -68,7 +63,7 @@ std::vector<std::string> sets_of(const std::vector<std::string>& names, bool eve
   std::set<std::string> seen;
   for (const std::string& name : names) {
     // A projector of images beside a model is no model.
-    if (!is_single(name) || lower(name).find("mmproj") != std::string::npos) continue;
+    if (!is_single(name) || ascii::lower(name).find("mmproj") != std::string::npos) continue;
     if (!everywhere && name.find('/') != std::string::npos) continue;
     if (seen.insert(without_part(name)).second) sets.push_back(name);
   }
@@ -89,7 +84,7 @@ WeightFiles wanted_file(const std::vector<std::string>& names, std::string_view 
   std::vector<std::string> matches;
   const std::vector<std::string> sets = sets_of(names, true);
   for (const std::string& name : sets) {
-    if (lower(name).find(lower(wanted)) != std::string::npos) matches.push_back(name);
+    if (ascii::lower(name).find(ascii::lower(wanted)) != std::string::npos) matches.push_back(name);
   }
   if (matches.size() == 1) return {"", parts_of(matches.front(), names)};
   throw make_error(ErrorCode::kNotFound, "'{}' of {}: {}; name one of them after ':'", printable(wanted), repository,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/ascii.h"
 #include "text/tool_parser/marked_json.h"
 
 namespace coluber::server {
@@ -14,8 +15,7 @@ constexpr size_t kMaxNameBytes = 128;
 
 bool is_tool_name(const std::string& name) {
   return !name.empty() && name.size() <= kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '-' ||
-           c == '.';
+    return ascii::is_digit(c) || ascii::is_letter(c) || c == '_' || c == '-' || c == '.';
   });
 }
 

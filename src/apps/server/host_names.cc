@@ -6,16 +6,16 @@
 
 #include <algorithm>
 
+#include "base/ascii.h"
+
 namespace coluber::server {
 namespace {
 
 constexpr size_t kMaxNameBytes = 253;  // of the DNS
 constexpr size_t kMaxPortDigits = 5;
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 bool is_port(std::string_view text) {
-  return text.size() <= kMaxPortDigits && std::all_of(text.begin(), text.end(), is_digit);
+  return text.size() <= kMaxPortDigits && std::all_of(text.begin(), text.end(), ascii::is_digit);
 }
 
 bool parse_ipv6(std::string_view text, in6_addr* address) {
@@ -40,15 +40,11 @@ std::string host_name(std::string_view authority) {
   if (!port.empty() && (port.front() != ':' || !is_port(port.substr(1)))) return {};
   if (name.ends_with('.')) name.remove_suffix(1);
   if (name.empty() || name.size() > kMaxNameBytes) return {};
-  std::string lower;
-  for (const char c : name) {
-    const char low = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    const bool is_known = (low >= 'a' && low <= 'z') || is_digit(low) || low == '.' || low == '-' || low == '_' ||
-                          low == ':';  // of an IPv6 address alone: others were cut there
-    if (!is_known) return {};
-    lower += low;
-  }
-  return lower;
+  const bool is_known = std::all_of(name.begin(), name.end(), [](char c) {
+    return ascii::is_letter(c) || ascii::is_digit(c) || c == '.' || c == '-' || c == '_' ||
+           c == ':';  // of an IPv6 address alone: others were cut there
+  });
+  return is_known ? ascii::lower(name) : std::string();
 }
 
 bool is_loopback_name(std::string_view name) {

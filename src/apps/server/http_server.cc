@@ -20,6 +20,7 @@
 #include <optional>
 #include <unordered_set>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/printable.h"
@@ -357,9 +358,7 @@ void Connection::give_to_handler() {
   request.path = target.substr(0, question);
   if (question != std::string::npos) request.query = target.substr(question + 1);
   for (const auto& field : message) {
-    std::string name(field.name_string());
-    for (char& c : name) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-    request.headers.emplace_back(std::move(name), std::string(field.value()));
+    request.headers.emplace_back(ascii::lower(field.name_string()), std::string(field.value()));
   }
   http10_ = message.version() < 11;
   keep_alive_ = message.keep_alive() && !server_.draining;

@@ -2,7 +2,6 @@
 //
 // The table of routes: what is called for which path, and what /openapi.json says of it. Bodies are described by their
 // own readers, so that a field cannot be read and not told, or told and not read.
-#include <algorithm>
 
 #include "apps/server/embedding_job.h"
 #include "apps/server/foreign_dialect.h"
@@ -10,6 +9,7 @@
 #include "apps/server/service_call.h"
 #include "apps/server/session_job.h"
 #include "apps/server/small_bodies.h"
+#include "base/ascii.h"
 
 namespace coluber::server {
 namespace {
@@ -170,8 +170,7 @@ Json Service::openapi() const {
     if (route.summary.empty()) continue;
     std::string path(route.path);
     std::erase(path, '*');
-    std::string method(route.method);
-    std::transform(method.begin(), method.end(), method.begin(), [](char c) { return static_cast<char>(c | 0x20); });
+    const std::string method = ascii::lower(route.method);
     Json operations = paths.find(path) != nullptr ? paths.at(path) : kNothing;
     operations.set(method, described(route));
     paths.set(path, std::move(operations));

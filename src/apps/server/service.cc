@@ -14,6 +14,7 @@
 #include "apps/server/page.h"
 #include "apps/server/service_call.h"
 #include "apps/server/small_bodies.h"
+#include "base/ascii.h"
 
 namespace coluber::server {
 namespace {
@@ -35,8 +36,7 @@ double session_check_s(double idle_timeout_s) { return std::clamp(idle_timeout_s
 
 bool is_plain_id(std::string_view text) {
   return !text.empty() && text.size() <= kMaxIdBytes && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
-           c == '.';
+    return ascii::is_digit(c) || ascii::is_letter(c) || c == '-' || c == '_' || c == '.';
   });
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/mapped_file.h"
 
@@ -44,8 +45,7 @@ void remove_half_written(const std::string& dir) {
 bool is_plain_name(std::string_view name) noexcept {
   return !name.empty() && name.size() <= kMaxNameBytes && name.front() != '.' &&
          std::all_of(name.begin(), name.end(), [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
-                  c == '.';
+           return ascii::is_digit(c) || ascii::is_letter(c) || c == '-' || c == '_' || c == '.';
          });
 }
 

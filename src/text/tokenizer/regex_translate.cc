@@ -10,6 +10,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/ascii.h"
 #include "text/tokenizer/regex.h"
 #include "text/tokenizer/unicode.h"
 #include "text/tokenizer/unicode_tables.h"
@@ -370,7 +371,7 @@ class Translator {
     }
     std::string plain;
     for (const char c : name) {
-      if (c != ' ' && c != '_' && c != '-') plain += static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+      if (c != ' ' && c != '_' && c != '-') plain += ascii::lower(c);
     }
     for (const LongCategory& entry : kLongCategories) {
       if (plain == entry.name) return add_items(set, property_items(entry.category), negated);

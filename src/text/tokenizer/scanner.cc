@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/ascii.h"
 #include "text/tokenizer/unicode.h"
 
 namespace coluber {
@@ -50,16 +51,14 @@ inline const char* skip(const char* at, const char* end, Kind kind) noexcept {
   }
 }
 
-inline char lower(char c) noexcept { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
-
 // The end of 's, 't, 're, 've, 'm, 'll or 'd at `at`, or null. Without case, U+017F is an s too.
 const char* contraction(const char* at, const char* end, bool caseless) noexcept {
   if (end - at < 2 || *at != '\'') return nullptr;
-  const char first = caseless ? lower(at[1]) : at[1];
+  const char first = caseless ? ascii::lower(at[1]) : at[1];
   if (first == 's' || first == 't' || first == 'm' || first == 'd') return at + 2;
   if (end - at < 3) return nullptr;
   if (caseless && at[1] == '\xC5' && at[2] == '\xBF') return at + 3;
-  const char second = caseless ? lower(at[2]) : at[2];
+  const char second = caseless ? ascii::lower(at[2]) : at[2];
   if ((first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l'))
     return at + 3;
   return nullptr;
