@@ -15,6 +15,7 @@
 #include "apps/bench_ops/recurrent_prefill.h"
 #include "apps/bench_ops/ssd_decode.h"
 #include "apps/cli/arguments.h"
+#include "apps/cli/output.h"
 #include "base/json_writer.h"
 #include "coluber/error.h"
 #include "kernels/roofline/device_roofline.h"
@@ -142,7 +143,10 @@ void print_json(const CudaDevice& device, const Ceilings& most, const std::vecto
 
 int main_of(int argc, char** argv) {
   Options options;
-  if (!parse(argc, argv, options)) return 0;
+  if (!parse(argc, argv, options)) {
+    cli::output().flush();  // the help
+    return 0;
+  }
   CudaDevice& device = cuda_device(ordinal_of(options.device));
   const Ceilings most = {copy_bandwidth(device), product_rate(device)};
   std::vector<Row> rows = run(device, options);

@@ -42,9 +42,14 @@ struct Inner {
 // Where `describe` gathers; null else.
 thread_local std::vector<DescribedCommand>* describing = nullptr;
 
+// What a user types: a subcommand behind the program, or a program of its own.
+std::string typed(std::string_view command) {
+  return command.starts_with("coluber-") ? std::string(command) : fmt::format("coluber {}", command);
+}
+
 [[noreturn]] void refuse(std::string_view command, const std::string& message) {
-  throw make_error(ErrorCode::kInvalidArgument, "{}{} See 'coluber {} --help'", message,
-                   message.back() == '?' ? "" : ".", command);
+  throw make_error(ErrorCode::kInvalidArgument, "{}{} See '{} --help'", message, message.back() == '?' ? "" : ".",
+                   typed(command));
 }
 
 // The long spelling, which messages use.
@@ -168,7 +173,7 @@ struct Arguments::Impl {
   std::vector<Inner> commands;
 
   std::string usage() const {
-    std::string text = "coluber " + command;
+    std::string text = typed(command);
     for (const Declared& declared : positionals) {
       const bool is_required = std::find(required.begin(), required.end(), declared.flags) != required.end();
       text += is_required ? " " + declared.flags : " [" + declared.flags + "]";
