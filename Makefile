@@ -99,10 +99,10 @@ soak-server: build
 
 gpu-bundle: $(BUILD)/.setup-test
 	@cmake --preset cuda >$(BUILD)/configure-cuda.log 2>&1 || { cat $(BUILD)/configure-cuda.log; exit 1; }
-	@cmake --build build-cuda -j $(JOBS) --target coluber_cuda kernels_tests tensor_tests coluber_bench_ops
+	@cmake --build build-cuda -j $(JOBS) --target coluber_cuda kernels_tests tensor_tests engine_system_tests parity_tests coluber_bench_ops
 	@tools/gpu_bundle.sh build-cuda build-cuda/gpu-bundle
 
-# Needs the bundle alone, so that it runs where nothing can be installed.
+# Needs the bundle and this checkout alone, so that it runs where nothing can be installed.
 test-gpu:
 	@tools/test_gpu.sh $(GPU_BUNDLE)
 

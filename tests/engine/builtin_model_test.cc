@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/json.h"
+#include "base/source_folder_test.h"
 #include "families.h"
 
 namespace coluber {
@@ -15,7 +16,7 @@ constexpr double kUndecidedMargin = 1e-3;
 
 TEST(BuiltinModel, GivesItsExpectedTextAndLogits) {
   EngineOptions options;
-  options.model = std::string(COLUBER_SOURCE_DIR) + "/models/asp-7m";
+  options.model = source_folder() + "/models/asp-7m";
   auto engine = Engine::load(options);
   const Json expected = read_json_file(options.model + "/expected.json");
   for (const auto& [name, test] : expected.at("cases").as_object()) {

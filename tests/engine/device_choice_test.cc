@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/source_folder_test.h"
 #include "coluber/engine.h"
 #include "coluber/error.h"
 #include "coluber/registry.h"
@@ -17,7 +18,7 @@ namespace {
 
 EngineOptions options_of(const std::string& family, const std::string& device) {
   EngineOptions options;
-  options.model = std::string(COLUBER_SOURCE_DIR) + "/tests/data/" + family;
+  options.model = source_folder() + "/tests/data/" + family;
   options.num_threads = 1;
   options.device = device;
   return options;
@@ -72,7 +73,7 @@ TEST(DeviceChoice, ModelsAndOptionsOfTheCpuAloneAreRefusedOnADevice) {
 }
 
 TEST(DeviceChoice, TheDocsNameEveryFamilyThatRunsOnDevicesAndNoOther) {
-  std::ifstream file(std::string(COLUBER_SOURCE_DIR) + "/docs/cuda.md");
+  std::ifstream file(source_folder() + "/docs/cuda.md");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const size_t begin = text.find("| models |");
   ASSERT_NE(begin, std::string::npos);

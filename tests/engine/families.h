@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/source_folder_test.h"
 #include "coluber/error.h"
 #include "coluber/registry.h"
 #include "coluber/session.h"
@@ -20,7 +21,7 @@ namespace coluber::families {
 
 inline std::vector<std::string> find_names() {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(std::string(COLUBER_SOURCE_DIR) + "/tests/data"))
+  for (const auto& entry : std::filesystem::directory_iterator(source_folder() + "/tests/data"))
     if (std::filesystem::exists(entry.path() / "golden.json")) names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
@@ -56,7 +57,7 @@ inline EngineOptions options_for(const std::string& name) {
     options.mamba_ssm_cache_dtype = DType::kInt8;
     options.kv_cache_dtype = DType::kFloat8E4M3;
   }
-  options.model = std::string(COLUBER_SOURCE_DIR) + "/tests/data/" + folder;
+  options.model = source_folder() + "/tests/data/" + folder;
   options.num_threads = 2;
   options.seed = 1;
   return options;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "base/source_folder_test.h"
 #include "formats/model_folder.h"
 #include "formats/weight_source.h"
 #include "models/family.h"
@@ -77,7 +78,7 @@ Folder read_folder(const std::filesystem::path& path) {
 
 std::vector<Folder> find_folders() {
   std::map<std::string, Folder> found;
-  const std::filesystem::path root(COLUBER_SOURCE_DIR);
+  const std::filesystem::path root(source_folder());
   for (const std::filesystem::path& place : {root / ".." / "shared" / "golden", root / "tests" / "data"}) {
     if (!std::filesystem::is_directory(place)) continue;
     for (const auto& entry : std::filesystem::directory_iterator(place)) {
