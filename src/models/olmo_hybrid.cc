@@ -153,7 +153,7 @@ std::unique_ptr<Model> load(ModelLoadContext& context) {
   return std::make_unique<Decoder>(context, decoder, [&](const BlockContext& block) { return make_block(c, block); });
 }
 
-const RegisterModel kOlmoHybrid({"olmo_hybrid", {"OlmoHybridForCausalLM"}, load});
+const RegisterModel kOlmoHybrid({"olmo_hybrid", {"OlmoHybridForCausalLM"}, load, {}, /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber

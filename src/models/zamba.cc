@@ -13,9 +13,9 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/thread_pool.h"
 #include "coluber/registry.h"
 #include "formats/hf_config.h"
+#include "kernels/elementwise/scale.h"
 #include "kernels/moe/activation.h"
 #include "layers/linear.h"
 #include "layers/mamba_mixer.h"
@@ -28,12 +28,12 @@
 #include "models/hybrid_fields.h"
 #include "models/rope_parameters.h"
 #include "models/sizes.h"
+#include "tensor/cuda_step.h"
 #include "tensor/workspace.h"
 
 namespace coluber {
 namespace {
 
-constexpr int64_t kGrain = 16384;        // elements worth handing to another thread
 constexpr double kZamba2NormEps = 1e-5;  // of the mixer's gated norm, whatever rms_norm_eps says
 
 struct ZambaConfig {
@@ -298,12 +298,9 @@ class SharedBlockUse {
     const int64_t tokens = batch.num_tokens(), d = config_->hidden_size;
     WorkspaceScope scope(*batch.workspace);
     float* both = batch.workspace->take<float>(tokens * 2 * d);
-    batch.thread_pool->parallel_for(tokens, std::max<int64_t>(1, kGrain / d), [&](int64_t begin, int64_t end, int) {
-      for (int64_t t = begin; t < end; ++t) {
-        std::copy_n(stream.x + t * d, d, both + t * 2 * d);
-        std::copy_n(stream.embedded + t * d, d, both + t * 2 * d + d);
-      }
-    });
+    const float* halves[] = {stream.x, stream.embedded};
+    for (int64_t half = 0; half < 2; ++half)
+      scale()(ScaleArgs{halves[half], d, both + half * d, 2 * d, tokens, d}, batch);
     block_->input_layernorm.forward(batch, both, tokens, both);
     float* q = project(batch, both, block_->q_proj, q_adapter_.get());
     float* k = project(batch, both, block_->k_proj, k_adapter_.get());
@@ -358,7 +355,7 @@ class ZambaBlock final : public DecoderBlock {
     const int64_t tokens = batch.num_tokens();
     WorkspaceScope scope(*batch.workspace);
     float* in = batch.workspace->take<float>(tokens * hidden_size_);  // [T, D]
-    std::copy_n(stream.x, tokens * hidden_size_, in);
+    copy_floats(batch, stream.x, in, tokens * hidden_size_);
     if (use_) use_->add(batch, stream, in);
     input_layernorm_.forward(batch, in, tokens, in);
     if (mamba_)
@@ -419,12 +416,15 @@ std::unique_ptr<Model> load(ModelLoadContext& context, const std::string& model_
   });
 }
 
-const RegisterModel kZamba({"zamba", {"ZambaForCausalLM"}, [](ModelLoadContext& context) {
-                              return load(context, "zamba", read_zamba(context.config_json, context.config_path));
-                            }});
-const RegisterModel kZamba2({"zamba2", {"Zamba2ForCausalLM"}, [](ModelLoadContext& context) {
-                               return load(context, "zamba2", read_zamba2(context.config_json, context.config_path));
-                             }});
+std::unique_ptr<Model> load_zamba(ModelLoadContext& context) {
+  return load(context, "zamba", read_zamba(context.config_json, context.config_path));
+}
+const RegisterModel kZamba({"zamba", {"ZambaForCausalLM"}, load_zamba, {}, /*runs_on_cuda=*/true});
+
+std::unique_ptr<Model> load_zamba2(ModelLoadContext& context) {
+  return load(context, "zamba2", read_zamba2(context.config_json, context.config_path));
+}
+const RegisterModel kZamba2({"zamba2", {"Zamba2ForCausalLM"}, load_zamba2, {}, /*runs_on_cuda=*/true});
 
 }  // namespace
 }  // namespace coluber
