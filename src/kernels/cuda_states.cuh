@@ -248,7 +248,10 @@ void with_lines(bool is_aligned, int64_t size, F&& f) {
     case 256:
       return f(WholeLines<S, 256>{});
     default:
-      return size <= 64 ? f(RaggedLines<S, 2>{}) : f(RaggedLines<S, kMostChunks>{});
+      if (size <= 64) return f(RaggedLines<S, 2>{});
+      if constexpr (kMostChunks > 4)
+        if (size <= 128) return f(RaggedLines<S, 4>{});
+      return f(RaggedLines<S, kMostChunks>{});
   }
 }
 

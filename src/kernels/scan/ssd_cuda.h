@@ -53,4 +53,6 @@ struct SsdCudaArgs {
 using SsdCudaFunction = CudaStatus (*)(const SsdCudaArgs* args, CudaStream stream);
 inline constexpr const char* kSsdStateUpdateCuda = "coluber_cuda_ssd_state_update";
 
+extern "C" CudaStatus coluber_cuda_ssd_state_update(const SsdCudaArgs* args, CudaStream stream);
+
 }  // namespace coluber

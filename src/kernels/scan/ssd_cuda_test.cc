@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/scan/ssd_cuda.h"
 
+#include <numeric>
+
 #include "kernels/cuda_test.h"
 #include "kernels/scan/ssd.h"
 
@@ -115,6 +117,72 @@ TEST_F(SsdCuda, NoStateIsAStateOfZerosBitForBit) {
 }
 
 TEST_F(SsdCuda, SlotsLieFurtherApartThan32BitsReach) { expect_agrees({8, 64, 2, 128}, far_rows(), false, kFarStride); }
+
+// Token by token or as a prompt, in float32: what a sequence's bits are does not depend on how it was cut.
+class SsdOperationsCuda : public CudaTest {
+ protected:
+  // Tokens `first`, `first` + `every`, and so on of the inputs.
+  static std::vector<float> taken(const std::vector<float>& values, int64_t width, int64_t first, int64_t every) {
+    std::vector<float> some;
+    for (int64_t t = first; t * width < static_cast<int64_t>(values.size()); t += every)
+      some.insert(some.end(), values.begin() + t * width, values.begin() + (t + 1) * width);
+    return some;
+  }
+  std::vector<float> run_on(const Problem& p, const Inputs& in, const SlotRows& rows, int64_t first, int64_t every,
+                            StatesOnDevice& states, const Operation<SsdFunction>& operation) {
+    Uploads uploads(*device_);
+    SsdArgs args;
+    set_sizes(p, rows.rows(), args);
+    const auto upload = [&](const std::vector<float>& values, int64_t width) {
+      return uploads.add(taken(values, width, first, every));
+    };
+    args.x = upload(in.x, args.x_stride);
+    args.dt = upload(in.dt, args.dt_stride);
+    args.b = upload(in.b, args.b_stride);
+    args.c = upload(in.c, args.c_stride);
+    args.dt_bias = p.skip ? uploads.add(in.bias) : nullptr;
+    args.a = uploads.add(in.a);
+    args.d = p.skip ? uploads.add(in.d) : nullptr;
+    std::vector<float> y(static_cast<size_t>(rows.rows() * p.heads * p.head_dim), 77.0f);
+    if (every == 1) y.assign(in.x.size(), 77.0f);
+    args.y = uploads.add(y);
+    args.state = states.slots(uploads, rows);
+    args.query_start_loc = uploads.add(rows.query_start_loc);
+    args.tokens = rows.tokens();
+    run(operation, args);
+    uploads.fetch(args.y, y);
+    return y;
+  }
+};
+
+TEST_F(SsdOperationsCuda, StepsHaveTheBitsOfTheScan) {
+  constexpr int64_t kTokens = 6;
+  for (Problem p : {Problem{8, 64, 2, 128}, Problem{3, 20, 3, 16}, Problem{4, 33, 1, 32}, Problem{6, 40, 2, 64},
+                    Problem{4, 64, 1, 256}, Problem{5, 7, 1, 33}, Problem{2, 16, 2, 100}, Problem{2, 16, 1, 1000}}) {
+    p.skip = p.heads % 2 == 0;
+    SCOPED_TRACE(testing::Message() << p.heads << " heads of " << p.head_dim << ", state " << p.state_size);
+    SlotRows rows;
+    rows.add(kTokens, true, false);
+    rows.add(kTokens, false, false);
+    rows.add_null(kTokens, 0);
+    rows.add(kTokens, true, false);
+    const Inputs in(p, rows.tokens());
+    StatePool pool(rows.slots, p.heads * p.head_dim * p.state_size, DType::kFloat32);
+    fill_states(pool, rows, false);
+    const DeviceStates held(DType::kFloat32, p.heads * p.head_dim, p.state_size, rows.slots, pool);
+    StatesOnDevice scanned(*device_, held, 0), stepped(*device_, held, 0);
+    scanned.put();
+    stepped.put();
+    const std::vector<float> want = run_on(p, in, rows, 0, 1, scanned, ssd_chunk_scan());
+    std::iota(rows.query_start_loc.begin(), rows.query_start_loc.end(), 0);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      expect_same_bits(run_on(p, in, rows, t, kTokens, stepped, ssd_state_update()),
+                       taken(want, p.heads * p.head_dim, t, kTokens));
+      std::fill(rows.has_initial_state.begin(), rows.has_initial_state.end(), uint8_t{1});
+    }
+    EXPECT_TRUE(scanned.get() == stepped.get()) << "states";
+  }
+}
 
 }  // namespace
 }  // namespace coluber

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// SSD over packed rows on the device, token by token: a warp holds one line [N] of a head's state in registers from the
-// row's first token to its last, so that a prefill has the bits of single steps, however a prompt is cut. The inputs of
-// the next token are asked for before the sum over N of this one is closed. Where activations may be rounded, long rows
-// go to the tensor cores instead (ssd_prefill_cuda.h).
+// SSD over packed rows on the device, token by token: a line [N] of a head's state stays in the registers of a group of
+// lanes from the row's first token to its last, spread over them as in the kernel of single steps
+// (ssd_state_update_cuda.cu), so that a prefill has that kernel's bits, however a prompt is cut. The inputs of the next
+// token are asked for before the sum over N of this one is closed. Where activations may be rounded, long rows go to
+// the tensor cores instead (ssd_prefill_cuda.h).
+#include "kernels/cuda_states.cuh"
 #include "kernels/gemm/narrow_rows_cuda.cuh"
 #include "kernels/scan/ssd.h"
+#include "kernels/scan/ssd_cuda.h"
 #include "kernels/scan/ssd_prefill_cuda.h"
 
 namespace coluber {
@@ -12,96 +15,86 @@ namespace {
 
 constexpr int kWarps = 4;
 
-template <int kItems>
+template <typename L>
 struct Inputs {
-  float dt, x, b[kItems], c[kItems];
+  float dt, x, b[L::kCount], c[L::kCount];
 };
 
-template <int kItems>
-__device__ inline Inputs<kItems> inputs_of(const SsdArgs& args, int64_t token, int64_t head, int64_t p, int lane) {
-  Inputs<kItems> in;
-  const int64_t group = head / (args.num_heads / args.num_groups) * args.state_size;
+template <typename L>
+__device__ inline Inputs<L> inputs_of(const SsdArgs& args, int64_t token, int head, int64_t group, int64_t line,
+                                      bool there, int lane) {
+  Inputs<L> in;
   in.dt = args.dt[token * args.dt_stride + head];
-  in.x = args.x[token * args.x_stride + head * args.head_dim + p];
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const int64_t n = lane + i * 32;
-    const bool there = n < args.state_size;
-    in.b[i] = there ? args.b[token * args.b_stride + group + n] : 0.0f;
-    in.c[i] = there ? args.c[token * args.c_stride + group + n] : 0.0f;
-  }
+  in.x = there ? args.x[token * args.x_stride + line] : 0.0f;
+  L::spread(args.b + token * args.b_stride + group, static_cast<int>(args.state_size), lane, in.b);
+  L::spread(args.c + token * args.c_stride + group, static_cast<int>(args.state_size), lane, in.c);
   return in;
 }
 
-template <int kItems>
-__device__ inline void store_line(const SsdArgs& args, char* slot, int64_t line, int lane, const float (&s)[kItems]) {
-#pragma unroll
-  for (int i = 0; i < kItems; ++i)
-    if (lane + i * 32 < args.state_size)
-      store_element(slot, args.state.dtype, line * args.state_size + lane + i * 32, s[i]);
-}
-
-template <int kItems>
-__global__ void __launch_bounds__(kWarps * 32) scan_rows(const __grid_constant__ SsdArgs args, bool steps) {
-  const int64_t lines = args.num_heads * args.head_dim;
-  const int64_t line = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32, row = blockIdx.y;
-  if (line >= lines) return;
-  const int lane = threadIdx.x % 32;
-  const int64_t head = line / args.head_dim, p = line % args.head_dim;
-  const int64_t begin = steps ? row : args.query_start_loc[row];
-  const int64_t end = steps ? row + 1 : args.query_start_loc[row + 1];
-  float* y = args.y + head * args.head_dim + p;
+template <typename L>
+__global__ void __launch_bounds__(kWarps * 32)
+    scan_rows(const __grid_constant__ SsdArgs args, SmallDivisor heads_of_group) {
+  const LinesOfWarp<L, 1, kWarps> mine(args.head_dim);
+  const int lane = mine.lane, head = mine.head, n_dim = static_cast<int>(args.state_size);
+  const bool there = mine.there(0);
+  const int64_t row = blockIdx.z, line = head * args.head_dim + mine.at(0);
+  const int64_t begin = args.query_start_loc[row], end = args.query_start_loc[row + 1];
+  float* y = args.y + line;
   const RowSlots slots = row_slots(args.state, row);
   if (slots.target == nullptr) {
-    for (int64_t t = begin + lane; t < end; t += 32) y[t * args.y_stride] = 0.0f;
+    for (int64_t t = begin + lane; there && t < end; t += L::kLanes) y[t * args.y_stride] = 0.0f;
     return;
   }
-  float s[kItems];
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const int64_t n = lane + i * 32;
-    s[i] = n < args.state_size ? load_element(slots.source, args.state.dtype, line * args.state_size + n) : 0.0f;
-  }
+  float s[L::kCount];
+  L::take(L::ask(there ? slots.source : nullptr, 0, line, n_dim, lane), n_dim, lane, s);
   const float a = args.a[head], d = args.d != nullptr ? args.d[head] : 0.0f;
   const float bias = args.dt_bias != nullptr ? args.dt_bias[head] : 0.0f;
-  int32_t next = !steps && args.exports.starts != nullptr ? args.exports.starts[row] : 0;
-  const int32_t last = !steps && args.exports.starts != nullptr ? args.exports.starts[row + 1] : 0;
-  Inputs<kItems> in;
-  if (begin < end) in = inputs_of<kItems>(args, begin, head, p, lane);
+  const int64_t group = heads_of_group.divide(head) * args.state_size;
+  int32_t next = args.exports.starts != nullptr ? args.exports.starts[row] : 0;
+  const int32_t last = args.exports.starts != nullptr ? args.exports.starts[row + 1] : 0;
+  Inputs<L> in;
+  if (begin < end) in = inputs_of<L>(args, begin, head, group, line, there, lane);
   for (int64_t t = begin; t < end; ++t) {
-    const Inputs<kItems> now = in;
-    if (t + 1 < end) in = inputs_of<kItems>(args, t + 1, head, p, lane);
+    const Inputs<L> now = in;
+    if (t + 1 < end) in = inputs_of<L>(args, t + 1, head, group, line, there, lane);
     const float dt = fminf(fmaxf(softplus(now.dt + bias), args.dt_min), args.dt_max);
     const float decay = expf(dt * a), input = dt * now.x;
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
+    for (int i = 0; i < L::kCount; ++i) {
       s[i] = fmaf(decay, s[i], input * now.b[i]);
       sum = fmaf(s[i], now.c[i], sum);
     }
-    sum = sum_over_lanes<32>(sum);
-    if (lane == 0) y[t * args.y_stride] = fmaf(d, now.x, sum);
-    if (next < last && t + 1 - begin == args.exports.offsets[next])
-      store_line(args, slot_at(args.state, args.exports.slots[next++]), line, lane, s);
+    sum = sum_over_lanes<L::kLanes>(sum);
+    if (lane == 0 && there) y[t * args.y_stride] = fmaf(d, now.x, sum);
+    if (next < last && t + 1 - begin == args.exports.offsets[next]) {
+      char* slot = slot_at(args.state, args.exports.slots[next++]);
+      if (there) L::put(slot, line, n_dim, lane, 1.0f, s);
+    }
   }
-  store_line(args, slots.target, line, lane, s);
+  if (there) L::put(slots.target, line, n_dim, lane, 1.0f, s);
 }
 
-CudaStatus scan(const SsdArgs& args, bool steps, cudaStream_t stream) {
+// Whether lines may be read 16 bytes at a time: the same of a step and of a prompt's part, for bits depend on it.
+bool lines_are_aligned(const SsdArgs& args) {
+  return slots_are_aligned(args.state) && inputs_are_aligned<float>(args.b, args.b_stride) &&
+         inputs_are_aligned<float>(args.c, args.c_stride);
+}
+
+CudaStatus scan(const SsdArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return nullptr;
-  if (args.rows > kMostGridRows) return kTooManyRows;
+  if (args.rows > kMostGridRows || args.num_heads > kMostGridRows) return kTooManyRows;
   if (!is_float_state(args.state.dtype)) return kStateOfOtherType;
-  const dim3 grid(blocks_of(args.num_heads * args.head_dim, kWarps), static_cast<unsigned>(args.rows));
-  const int threads = kWarps * 32;
-  if (args.state_size <= 32)
-    scan_rows<1><<<grid, threads, 0, stream>>>(args, steps);
-  else if (args.state_size <= 128)
-    scan_rows<4><<<grid, threads, 0, stream>>>(args, steps);
-  else if (args.state_size <= 256)
-    scan_rows<8><<<grid, threads, 0, stream>>>(args, steps);
-  else
-    scan_rows<kMaxSsdState / 32><<<grid, threads, 0, stream>>>(args, steps);
-  return launch_status();
+  return with_state_type(args.state.dtype, [&](auto s) {
+    using S = decltype(s);
+    if constexpr (!kScaled<S>) {
+      with_lines<S, kMaxSsdState / 32>(lines_are_aligned(args), args.state_size, [&](auto lines) {
+        using L = decltype(lines);
+        const dim3 grid = LinesOfWarp<L, 1, kWarps>::grid(args.head_dim, args.num_heads, args.rows);
+        scan_rows<L><<<grid, kWarps * 32, 0, stream>>>(args, SmallDivisor(args.num_heads / args.num_groups));
+      });
+    }
+  });
 }
 
 // Shorter rows are as fast token by token.
@@ -153,9 +146,36 @@ CudaStatus scan_chunks(const SsdArgs& args, const CudaLaunch& on) {
 
 CudaStatus chunk_scan_on_device(const SsdArgs& args, const CudaLaunch& on) {
   if (args.rows > 0 && may_go_by_chunks(args)) return scan_chunks(args, on);
-  return scan(args, false, static_cast<cudaStream_t>(on.stream));
+  return scan(args, static_cast<cudaStream_t>(on.stream));
 }
-CudaStatus state_update_on_device(const SsdArgs& args, cudaStream_t stream) { return scan(args, true, stream); }
+
+CudaStatus state_update_on_device(const SsdArgs& args, cudaStream_t stream) {
+  if (!is_float_state(args.state.dtype)) return kStateOfOtherType;
+  SsdCudaArgs step;
+  step.activations = DType::kFloat32;
+  step.x = args.x;
+  step.x_stride = args.x_stride;
+  step.dt = args.dt;
+  step.dt_stride = args.dt_stride;
+  step.b = args.b;
+  step.b_stride = args.b_stride;
+  step.c = args.c;
+  step.c_stride = args.c_stride;
+  step.dt_bias = args.dt_bias;
+  step.dt_min = args.dt_min;
+  step.dt_max = args.dt_max;
+  step.a = args.a;
+  step.d = args.d;
+  step.y = args.y;
+  step.y_stride = args.y_stride;
+  step.state = args.state;
+  step.rows = args.rows;
+  step.num_heads = args.num_heads;
+  step.head_dim = args.head_dim;
+  step.num_groups = args.num_groups;
+  step.state_size = args.state_size;
+  return coluber_cuda_ssd_state_update(&step, stream);
+}
 
 }  // namespace
 }  // namespace coluber
