@@ -128,17 +128,20 @@ __device__ inline void load_floats(const T* from, float (&to)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kWords; ++i) WordOf<T>::unpack(words[i], to + i * WordOf<T>::kCount);
 }
-// A multiple of 16 bytes of elements.
 template <typename T, int kCount>
 __device__ inline void store_floats(T* to, const float (&from)[kCount]) {
   constexpr int kWords = kCount / WordOf<T>::kCount;
-  static_assert(kWords * WordOf<T>::kCount == kCount && kWords % 4 == 0, "a multiple of 16 bytes");
+  static_assert(kWords * WordOf<T>::kCount == kCount && (kWords == 2 || kWords % 4 == 0),
+                "8 bytes or a multiple of 16");
+  uint32_t words[kWords];
 #pragma unroll
-  for (int v = 0; v < kWords / 4; ++v) {
-    uint32_t words[4];
+  for (int i = 0; i < kWords; ++i) words[i] = WordOf<T>::pack(from + i * WordOf<T>::kCount);
+  if constexpr (kWords == 2) {
+    *reinterpret_cast<uint2*>(to) = *reinterpret_cast<const uint2*>(words);
+  } else {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = WordOf<T>::pack(from + (v * 4 + i) * WordOf<T>::kCount);
-    reinterpret_cast<uint4*>(to)[v] = *reinterpret_cast<const uint4*>(words);
+    for (int i = 0; i < kWords; i += 4)
+      reinterpret_cast<uint4*>(to)[i / 4] = *reinterpret_cast<const uint4*>(words + i);
   }
 }
 

@@ -40,13 +40,14 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory");
 }
 
-// The first `rows` rows of kRows, of `columns` elements each, `stride` elements apart; what is not there is zeros.
+// The first `rows` rows of kRows, of `columns` elements each, `stride` elements apart; what is not there is zeros. All
+// threads [0, kThreads) take part.
 template <int kThreads, int kRows, int kColumns>
 __device__ inline void copy_tile_later(const __nv_bfloat16* to, const __nv_bfloat16* from, int64_t stride, int rows,
-                                       int columns) {
+                                       int columns, int thread) {
   constexpr int kVectors = kColumns / 8, kTogether = kThreads / kVectors;
   static_assert(kThreads % kVectors == 0 && kRows % kTogether == 0);
-  const int first = static_cast<int>(threadIdx.x) / kVectors, vector = static_cast<int>(threadIdx.x) % kVectors;
+  const int first = thread / kVectors, vector = thread % kVectors;
   const __nv_bfloat16* source = from + first * stride + vector * 8;
   const bool has_columns = vector * 8 < columns;
   const uint32_t tile = shared_address(to);
@@ -57,6 +58,12 @@ __device__ inline void copy_tile_later(const __nv_bfloat16* to, const __nv_bfloa
     copy_16_later(tile + tile_offset<kColumns>(row, vector), is_there ? source : from, is_there);
     source += kTogether * stride;
   }
+}
+
+template <int kThreads, int kRows, int kColumns>
+__device__ inline void copy_tile_later(const __nv_bfloat16* to, const __nv_bfloat16* from, int64_t stride, int rows,
+                                       int columns) {
+  copy_tile_later<kThreads, kRows, kColumns>(to, from, stride, rows, columns, static_cast<int>(threadIdx.x));
 }
 
 __device__ inline void load_matrices(uint32_t (&to)[4], uint32_t address) {
@@ -108,6 +115,21 @@ __device__ inline void multiply_add(float (&sums_0)[4], float (&sums_1)[4], cons
   multiply_add(sums_1, left, right[2], right[3]);
 }
 
+// Operands rounded to 10 bits of mantissa, for products whose factors bfloat16's 7 bits would spoil: sums [16, 8] +=
+// left [16, 8] right [8, 8]. Lane l has of the left factor rows l / 4 and 8 below at column l % 4, then both at column
+// 4 + l % 4; of the right one rows l % 4 and 4 below at column l / 4.
+__device__ inline uint32_t rounded_to_tf32(float v) {
+  uint32_t result;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(result) : "f"(v));
+  return result;
+}
+__device__ inline void multiply_add_tf32(float (&sums)[4], const uint32_t (&left)[4], const uint32_t (&right)[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right[0]), "r"(right[1]));
+}
+
 __device__ inline uint32_t pack_pair(float first, float second) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
   return reinterpret_cast<const uint32_t&>(pair);
@@ -119,11 +141,22 @@ __device__ inline void left_of_sums(uint32_t (&to)[4], const float (&sums_0)[4],
   to[2] = pack_pair(sums_1[0], sums_1[1]);
   to[3] = pack_pair(sums_1[2], sums_1[3]);
 }
+// An 8 x 8 block of pairs, row l / 4 and columns l % 4 * 2 a lane, transposed.
+__device__ inline uint32_t transposed_block(uint32_t pair) {
+  uint32_t result;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(pair));
+  return result;
+}
 // Both elements of a pair times a factor of its own.
 __device__ inline uint32_t scale_pair(uint32_t pair, float2 by) {
   return pack_pair(__uint_as_float(pair << 16) * by.x, __uint_as_float(pair & 0xffff0000u) * by.y);
 }
 
+__device__ inline void store_shared_16(uint32_t address, const uint32_t (&value)[4]) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value[0]), "r"(value[1]), "r"(value[2]),
+               "r"(value[3])
+               : "memory");
+}
 __device__ inline void store_shared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }

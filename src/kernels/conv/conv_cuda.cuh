@@ -5,8 +5,10 @@
 //
 //   struct Policy {
 //     using Args = ...;                     x-like inputs, weight, bias, state, rows, channels, width
-//     load(args, token, channel, to)        the input of kVector channels
-//     store(args, token, channel, sum)      from the sums, bias included
+//     struct Asked<kVector>                 what a token needs of memory for kVector channels, as it was loaded
+//     ask(args, token, channel)             returns it without waiting
+//     input(asked, to)                      the input of the convolution
+//     store(args, asked, token, channel, sum)  from the sums, bias included
 //     zero(args, token, channel)
 //   };
 //
@@ -20,10 +22,37 @@ namespace coluber {
 inline constexpr int kConvThreads = 128;
 inline constexpr int kAnyWidth = 16;  // as kWidth: whatever args.width says
 
+// kVector neighbouring elements as they lie in memory, 8 bytes or a multiple of 16: those of tokens to come wait in
+// half the registers of floats.
+template <typename T, int kVector>
+struct AskedElements {
+  static constexpr int kBytes = kVector * static_cast<int>(sizeof(T));
+  using Word = std::conditional_t<kBytes % 16 == 0, uint4, uint2>;
+  Word words[kBytes / sizeof(Word)];
+  __device__ static AskedElements from(const T* place) {
+    AskedElements asked;
+#pragma unroll
+    for (int i = 0; auto& word : asked.words) word = reinterpret_cast<const Word*>(place)[i++];
+    return asked;
+  }
+  __device__ void take(float (&to)[kVector]) const {
+    const auto* parts = reinterpret_cast<const uint32_t*>(words);
+#pragma unroll
+    for (int i = 0; i < kBytes / 4; ++i) WordOf<T>::unpack(parts[i], to + i * WordOf<T>::kCount);
+  }
+};
+template <typename T>
+struct AskedElements<T, 1> {
+  T element;
+  __device__ static AskedElements from(const T* place) { return {*place}; }
+  __device__ void take(float (&to)[1]) const { to[0] = to_float(element); }
+};
+
 // The last inputs of some channels, right-aligned; the last of all is the present token's.
 template <typename Policy, typename S, int kWidth, int kVector>
 struct ConvWindow {
   using Args = typename Policy::Args;
+  using Asked = typename Policy::template Asked<kVector>;
   float inputs[kWidth][kVector];
 
   __device__ static int unused(const Args& args) {
@@ -52,8 +81,8 @@ struct ConvWindow {
     for (int j = 1; j < kWidth; ++j)
       if (j - 1 >= unused(args)) store_some(state + (j - 1 - unused(args)) * args.channels, inputs[j]);
   }
-  __device__ void finish(const Args& args, int64_t token, int64_t channel, const float (&weight)[kWidth][kVector],
-                         const float (&bias)[kVector]) const {
+  __device__ void finish(const Args& args, const Asked& asked, int64_t token, int64_t channel,
+                         const float (&weight)[kWidth][kVector], const float (&bias)[kVector]) const {
     float sum[kVector];
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
@@ -61,7 +90,7 @@ struct ConvWindow {
 #pragma unroll
       for (int j = 0; j < kWidth; ++j) sum[i] = fmaf(weight[j][i], inputs[j][i], sum[i]);
     }
-    Policy::store(args, token, channel, sum);
+    Policy::store(args, asked, token, channel, sum);
   }
   __device__ static void load_weights(const Args& args, int64_t channel, float (&weight)[kWidth][kVector],
                                       float (&bias)[kVector]) {
@@ -89,31 +118,36 @@ __global__ void __launch_bounds__(kConvThreads) conv_update(const __grid_constan
   window.load_state(args, slots.source, channel);
   float weight[kWidth][kVector], bias[kVector];
   Window::load_weights(args, channel, weight, bias);
-  Policy::load(args, row, channel, window.inputs[kWidth - 1]);
-  window.finish(args, row, channel, weight, bias);
+  const auto asked = Policy::template ask<kVector>(args, row, channel);
+  Policy::input(asked, window.inputs[kWidth - 1]);
+  window.finish(args, asked, row, channel, weight, bias);
   window.store_state(args, slots.target, channel);
 }
 
-// The last row that starts at or before `token`, which lies in one.
-__device__ inline int row_of(const int32_t* query_start_loc, int rows, int token) {
-  int first = 0, last = rows - 1;
+// The first row that starts at `token` or later; `rows` where none does.
+__device__ inline int first_row_from(const int32_t* query_start_loc, int rows, int token) {
+  int first = 0, last = rows;
   while (first < last) {
-    const int middle = (first + last + 1) / 2;
-    if (query_start_loc[middle] <= token) {
-      first = middle;
+    const int middle = (first + last) / 2;
+    if (query_start_loc[middle] >= token) {
+      last = middle;
     } else {
-      last = middle - 1;
+      first = middle + 1;
     }
   }
   return first;
 }
 
 // A block takes kTile tokens of the packed ones. A row's first W-1 tokens belong to the block of its first, which alone
-// reads and writes its state: a row that ends in the slot where it began has no race.
-template <typename Policy, typename S, int kWidth, int kVector, int kTile>
+// reads and writes its state: a row that ends in the slot where it began has no race. A row without tokens, which
+// leaves what it began with, belongs to the block of the token behind it.
+template <typename Policy, typename S, int kWidth, int kVector>
 struct ConvTile {
   using Args = typename Policy::Args;
   using Window = ConvWindow<Policy, S, kWidth, kVector>;
+  using Asked = typename Policy::template Asked<kVector>;
+  // Tokens asked for at a time; more would leave registers for fewer warps.
+  static constexpr int kBatch = sizeof(Asked) <= 8 ? 8 : sizeof(Asked) <= 16 ? 4 : 2;
   const Args& args;
   int64_t channel;
   Window window;
@@ -122,26 +156,29 @@ struct ConvTile {
   __device__ ConvTile(const Args& args, int64_t channel) : args(args), channel(channel) {
     Window::load_weights(args, channel, weight, bias);
   }
-  // Tokens [from, to) of one row, the window being right for `from`; kBatch inputs are asked for at once.
-  __device__ void walk(int64_t from, int64_t to) {
-    constexpr int kBatch = 4;
-    for (; from + kBatch <= to; from += kBatch) {
-      float ahead[kBatch][kVector];
+  __device__ Asked ask(int64_t token) const { return Policy::template ask<kVector>(args, token, channel); }
+  __device__ void ask(int64_t from, Asked (&batch)[kBatch]) const {
 #pragma unroll
-      for (int b = 0; b < kBatch; ++b) Policy::load(args, from + b, channel, ahead[b]);
-#pragma unroll
-      for (int b = 0; b < kBatch; ++b) step(from + b, ahead[b]);
-    }
-    for (; from < to; ++from) {
-      float input[kVector];
-      Policy::load(args, from, channel, input);
-      step(from, input);
-    }
+    for (int b = 0; b < kBatch; ++b) batch[b] = ask(from + b);
   }
-  __device__ void step(int64_t token, const float (&input)[kVector]) {
+  // Tokens [from, to) of one row, the window being right for `from`; a batch is on its way while the one before it is
+  // computed.
+  __device__ void walk(int64_t from, int64_t to) {
+    Asked next[kBatch];
+    if (from + kBatch <= to) ask(from, next);
+    for (; from + kBatch <= to; from += kBatch) {
+      Asked present[kBatch];
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) window.inputs[kWidth - 1][i] = input[i];
-    window.finish(args, token, channel, weight, bias);
+      for (int b = 0; b < kBatch; ++b) present[b] = next[b];
+      if (from + 2 * kBatch <= to) ask(from + kBatch, next);
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) step(from + b, present[b]);
+    }
+    for (; from < to; ++from) step(from, ask(from));
+  }
+  __device__ void step(int64_t token, const Asked& asked) {
+    Policy::input(asked, window.inputs[kWidth - 1]);
+    window.finish(args, asked, token, channel, weight, bias);
     window.shift();
   }
   // What the row [begin, end) leaves in its slot, and the window before its first token.
@@ -150,7 +187,7 @@ struct ConvTile {
     Window last = window;
     const int64_t kept = args.width - 1;
     for (int64_t token = max(begin, end - kept); token < end; ++token) {
-      Policy::load(args, token, channel, last.inputs[kWidth - 1]);
+      Policy::input(ask(token), last.inputs[kWidth - 1]);
       last.shift();
     }
     // After the shifts the newest stands one place before the end.
@@ -163,10 +200,9 @@ struct ConvTile {
   // The window before `token`, whose row began at least W-1 tokens ago. What a narrower window leaves unused is zero.
   __device__ void fill_window(int64_t token) {
     window.load_state(args, nullptr, channel);
-    for (int64_t t = token - (args.width - 1); t < token; ++t) {
-      Policy::load(args, t, channel, window.inputs[kWidth - 1]);
-      window.shift();
-    }
+#pragma unroll
+    for (int j = 0; j + 1 < kWidth; ++j)
+      if (j >= Window::unused(args)) Policy::input(ask(token - (kWidth - 1) + j), window.inputs[j]);
   }
 };
 
@@ -174,18 +210,18 @@ template <typename Policy, typename S, int kWidth, int kVector, int kTile>
 __global__ void __launch_bounds__(kConvThreads) conv_tiles(const __grid_constant__ typename Policy::Args args) {
   const int64_t channel = (static_cast<int64_t>(blockIdx.x) * kConvThreads + threadIdx.x) * kVector;
   if (channel >= args.channels) return;
-  ConvTile<Policy, S, kWidth, kVector, kTile> tile(args, channel);
+  ConvTile<Policy, S, kWidth, kVector> tile(args, channel);
   const int rows = static_cast<int>(args.rows), kept = static_cast<int>(args.width) - 1;
-  const int first = static_cast<int>(blockIdx.y) * kTile;
-  const int last = min(first + kTile, args.query_start_loc[rows]);
-  if (first >= last) return;
-  for (int row = row_of(args.query_start_loc, rows, first); row < rows; ++row) {
+  const int first = static_cast<int>(blockIdx.y) * kTile, last = first + kTile;
+  int row = first_row_from(args.query_start_loc, rows, first);
+  if (row > 0 && args.query_start_loc[row] > first) --row;
+  for (; row < rows; ++row) {
     const int begin = args.query_start_loc[row], end = args.query_start_loc[row + 1];
     if (begin >= last) return;
     const bool begins_here = begin >= first;
     const int from = begins_here ? begin : max(first, begin + kept);
     const int to = min(end, max(last, begins_here ? begin + kept : 0));
-    if (from >= to) continue;
+    if (from >= to && begin != end) continue;
     const Slots slots = slots_of(args.state, row);
     if (slots.target == nullptr) {
       for (int token = from; token < to; ++token) Policy::template zero<kVector>(args, token, channel);
@@ -200,35 +236,22 @@ __global__ void __launch_bounds__(kConvThreads) conv_tiles(const __grid_constant
   }
 }
 
-// A row without tokens leaves what it began with.
-template <typename Policy, typename S, int kWidth, int kVector>
-__global__ void __launch_bounds__(kConvThreads) conv_empty_rows(const __grid_constant__ typename Policy::Args args) {
-  const int64_t channel = (static_cast<int64_t>(blockIdx.x) * kConvThreads + threadIdx.x) * kVector;
-  const int row = static_cast<int>(blockIdx.y);
-  if (channel >= args.channels || args.query_start_loc[row] != args.query_start_loc[row + 1]) return;
-  const Slots slots = slots_of(args.state, row);
-  if (slots.target != nullptr)
-    ConvTile<Policy, S, kWidth, kVector, 1>(args, channel)
-        .begin_row(slots, args.query_start_loc[row], args.query_start_loc[row]);
-}
-
 template <typename Policy, typename S, int kWidth, int kVector>
 void launch_conv(const typename Policy::Args& args, bool is_update, cudaStream_t stream) {
   constexpr int64_t kChannels = kConvThreads * kVector;
   constexpr int kTile = 32;
   const auto columns = static_cast<unsigned>((args.channels + kChannels - 1) / kChannels);
-  const dim3 by_row(columns, static_cast<unsigned>(args.rows));
   if (is_update) {
-    conv_update<Policy, S, kWidth, kVector><<<by_row, kConvThreads, 0, stream>>>(args);
+    conv_update<Policy, S, kWidth, kVector>
+        <<<dim3(columns, static_cast<unsigned>(args.rows)), kConvThreads, 0, stream>>>(args);
     return;
   }
-  conv_empty_rows<Policy, S, kWidth, kVector><<<by_row, kConvThreads, 0, stream>>>(args);
-  if (args.tokens == 0) return;
-  const dim3 by_tile(columns, static_cast<unsigned>((args.tokens + kTile - 1) / kTile));
+  // One more than tokens need: rows without any may stand behind the last.
+  const dim3 by_tile(columns, static_cast<unsigned>(args.tokens / kTile + 1));
   conv_tiles<Policy, S, kWidth, kVector, kTile><<<by_tile, kConvThreads, 0, stream>>>(args);
 }
 
-// Eight channels a thread at the widths that models have, where everything lies at multiples of 16 bytes; else one.
+// Four channels a thread at the widths that models have, where everything lies at multiples of 16 bytes; else one.
 template <typename Policy>
 CudaStatus run_conv(const typename Policy::Args& args, bool inputs_are_aligned, bool is_update, cudaStream_t stream) {
   if (args.rows == 0) return nullptr;
@@ -241,9 +264,9 @@ CudaStatus run_conv(const typename Policy::Args& args, bool inputs_are_aligned, 
                          reinterpret_cast<uintptr_t>(args.weight) % 16 == 0 &&
                          reinterpret_cast<uintptr_t>(args.bias) % 16 == 0;
     if (aligned && args.width == 4) {
-      launch_conv<Policy, S, 4, 8>(args, is_update, stream);
+      launch_conv<Policy, S, 4, 4>(args, is_update, stream);
     } else if (aligned && args.width == 3) {
-      launch_conv<Policy, S, 3, 8>(args, is_update, stream);
+      launch_conv<Policy, S, 3, 4>(args, is_update, stream);
     } else {
       launch_conv<Policy, S, kAnyWidth, 1>(args, is_update, stream);
     }

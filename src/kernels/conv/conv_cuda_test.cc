@@ -140,6 +140,21 @@ TYPED_TEST_SUITE(ConvCuda, Kinds);
 TYPED_TEST(ConvCuda, UpdateAgreesWithTheReferenceOnEveryKindOfRow) { this->expect_agrees_on_all(true); }
 TYPED_TEST(ConvCuda, PrefillAgreesWithTheReferenceOnEveryLength) { this->expect_agrees_on_all(false); }
 
+// Where a tile of 32 tokens begins or ends, before all tokens, behind the last, and with none at all.
+TYPED_TEST(ConvCuda, RowsWithoutTokensKeepTheirStateWhereverTheyStand) {
+  for (const std::vector<int64_t>& lengths : std::vector<std::vector<int64_t>>{
+           {0}, {0, 0, 0}, {0, 32, 0, 0}, {32, 0, 32, 0}, {31, 0, 1, 0, 64, 0}, {5, 0, 28, 0, 0, 40}}) {
+    SlotRows rows;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      rows.add(lengths[i], i % 3 != 1, i % 2 == 0);
+      rows.add_null(lengths[i] / 8, 0);
+    }
+    SCOPED_TRACE(testing::PrintToString(lengths));
+    for (const Problem& p : {Problem{64, 4, true, DType::kBFloat16}, Problem{33, 5}})
+      this->expect_agrees(p, rows, false);
+  }
+}
+
 TYPED_TEST(ConvCuda, NoStateIsAStateOfZerosBitForBit) {
   for (bool is_update : {true, false})
     expect_same_bits(this->expect_agrees({64, 4}, rows_without_states(), is_update),

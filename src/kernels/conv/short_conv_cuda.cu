@@ -10,18 +10,30 @@ template <typename T>
 struct Gated {
   using Args = ShortConvCudaArgs;
   template <int kVector>
-  __device__ static void load(const Args& args, int64_t token, int64_t channel, float (&to)[kVector]) {
+  struct Asked {
+    AskedElements<T, kVector> b, x, gate;
+  };
+  template <int kVector>
+  __device__ static Asked<kVector> ask(const Args& args, int64_t token, int64_t channel) {
     const int64_t place = token * args.in_stride + channel;
+    const auto at = [&](const void* input) {
+      return AskedElements<T, kVector>::from(static_cast<const T*>(input) + place);
+    };
+    return {at(args.b), at(args.x), at(args.c_gate)};
+  }
+  template <int kVector>
+  __device__ static void input(const Asked<kVector>& asked, float (&to)[kVector]) {
     float b[kVector];
-    load_some(static_cast<const T*>(args.b) + place, b);
-    load_some(static_cast<const T*>(args.x) + place, to);
+    asked.b.take(b);
+    asked.x.take(to);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) to[i] *= b[i];
   }
   template <int kVector>
-  __device__ static void store(const Args& args, int64_t token, int64_t channel, float (&sum)[kVector]) {
+  __device__ static void store(const Args& args, const Asked<kVector>& asked, int64_t token, int64_t channel,
+                               float (&sum)[kVector]) {
     float gate[kVector];
-    load_some(static_cast<const T*>(args.c_gate) + token * args.in_stride + channel, gate);
+    asked.gate.take(gate);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) sum[i] *= gate[i];
     store_some(static_cast<T*>(args.y) + token * args.y_stride + channel, sum);

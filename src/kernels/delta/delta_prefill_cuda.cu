@@ -24,20 +24,34 @@ const char* refusal(const DeltaPrefillCudaArgs& args) {
   return nullptr;
 }
 
+template <int kKeys, int kPairs, int kStages>
+CudaStatus walk(const DeltaPrefillCudaArgs& args, cudaStream_t stream) {
+  constexpr int kShared = sizeof(WalkShared<kKeys, kPairs, kStages>);
+  const auto kernel = walk_delta<kKeys, kPairs, kStages>;
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  if (error != cudaSuccess) return cudaGetErrorString(error);
+  const dim3 grid(static_cast<unsigned>(args.num_v_heads) * blocks_of(args.value_dim, kPairs * 16),
+                  static_cast<unsigned>(args.rows));
+  kernel<<<grid, kPairs * 64, kShared, stream>>>(args);
+  return launch_status();
+}
+
 template <int kKeys>
 CudaStatus prefill(const DeltaPrefillCudaArgs& args, cudaStream_t stream) {
-  constexpr int kSolve = sizeof(SolveShared<kKeys>), kWalk = sizeof(WalkShared<kKeys>);
-  cudaError_t error = cudaFuncSetAttribute(solve_chunks<kKeys>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSolve);
-  if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(walk_delta<kKeys>, cudaFuncAttributeMaxDynamicSharedMemorySize, kWalk);
+  constexpr int kSolve = sizeof(SolveShared<kKeys>);
+  const cudaError_t error =
+      cudaFuncSetAttribute(solve_chunks<kKeys>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSolve);
   if (error != cudaSuccess) return cudaGetErrorString(error);
-  const auto heads = static_cast<unsigned>(args.num_v_heads);
   if (args.tokens > 0)
-    solve_chunks<kKeys>
-        <<<dim3(heads, static_cast<unsigned>(most_delta_chunks(args))), kSolveThreads, kSolve, stream>>>(args);
-  walk_delta<kKeys><<<dim3(heads * blocks_of(args.value_dim, kWalkValues), static_cast<unsigned>(args.rows)),
-                      kWalkThreads, kWalk, stream>>>(args);
-  return launch_status();
+    solve_chunks<kKeys><<<dim3(static_cast<unsigned>(args.num_v_heads), static_cast<unsigned>(most_delta_chunks(args))),
+                          kSolveThreads, kSolve, stream>>>(args);
+  // Blocks of more values read q and k less often, blocks of fewer are more: what a column of the state adds up is the
+  // same in both.
+  int device = 0, processors = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  const int64_t wide_blocks = args.num_v_heads * blocks_of(args.value_dim, 64) * args.rows;
+  return wide_blocks >= processors ? walk<kKeys, 4, 2>(args, stream) : walk<kKeys, 2, 3>(args, stream);
 }
 
 }  // namespace

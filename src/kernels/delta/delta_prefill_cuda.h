@@ -62,8 +62,8 @@ struct DeltaPrefillCudaArgs {
 
 // Chunks that the rows can have at most: row r's first is query_start_loc[r] / kDeltaChunk + r.
 inline int64_t most_delta_chunks(const DeltaPrefillCudaArgs& args) { return args.tokens / kDeltaChunk + args.rows; }
-// Of a chunk and head: two tiles of 64 x 64 bfloat16, three float32 a token.
-inline constexpr int64_t kDeltaScratchOfChunk = 2 * kDeltaChunk * kDeltaChunk * 2 + 3 * kDeltaChunk * 4;
+// Of a chunk and head: two tiles of 64 x 64 bfloat16, five float32 a token.
+inline constexpr int64_t kDeltaScratchOfChunk = 2 * kDeltaChunk * kDeltaChunk * 2 + 5 * kDeltaChunk * 4;
 inline int64_t delta_prefill_scratch_bytes(const DeltaPrefillCudaArgs& args) {
   return most_delta_chunks(args) * args.num_v_heads * kDeltaScratchOfChunk;
 }

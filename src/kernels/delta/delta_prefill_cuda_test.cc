@@ -152,7 +152,7 @@ TEST_F(DeltaPrefillCuda, ThousandsOfTokens) {
 
 TEST_F(DeltaPrefillCuda, PackedRowsAreRowsAloneBitForBit) {
   const SlotRows rows = prefill_rows(kDeltaChunk);
-  const Inputs in({2, 4, 128, 128}, rows.tokens());
+  const Inputs in({2, 8, 128, 128}, rows.tokens());  // together in wide blocks, alone in narrow ones
   StatePool states(rows.slots, in.lines() * 128, DType::kFloat32);
   fill_states(states, rows, false);
   expect_packed_is_alone(

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The first kernel of the delta rule's prefill (delta_prefill_cuda.h): for each chunk and value head what does not
-// depend on the state. A block has a chunk and head. Two warps solve for T, a column a thread, by forward substitution
-// in float32, while the other two make the scores of q and k. For .cu files only.
+// depend on the state. A block has a chunk and head: it makes A and the scores of q and k, and T by blocks. The four
+// blocks of 16 on the diagonal by forward substitution in float32, a warp a block and a lane a column; what is below
+// them from [[P, 0], [B, Q]]^-1 = [[P^-1, 0], [-Q^-1 B P^-1, Q^-1]], for blocks of 16 and then of 32, on the tensor
+// cores with operands rounded to 10 bits of mantissa. For .cu files only.
 #pragma once
 
 #include "kernels/cuda_mma.cuh"
@@ -14,12 +16,17 @@ namespace coluber {
 inline constexpr int kTokens = static_cast<int>(kDeltaChunk), kSolveThreads = 128;
 
 // Of one chunk and head, in scratch memory.
+struct TokenFactors {
+  float log_decay[kTokens];   // log2, summed from the chunk's start
+  float key_norm[kTokens];    // by what k is multiplied
+  float key[kTokens];         // the same times the decay from the chunk's start
+  float key_to_end[kTokens];  // times the decay to the chunk's end
+  float query[kTokens];       // by what q is multiplied, times the decay from the chunk's start
+};
 struct ChunkFactors {
   __nv_bfloat16 solved[kTokens * kTokens];  // T diag(beta); blocks of 16 above the diagonal are not written
   __nv_bfloat16 scores[kTokens * kTokens];  // likewise
-  float log_decay[kTokens];                 // log2, summed from the chunk's start
-  float key_norm[kTokens];                  // by what k and q are multiplied
-  float query_norm[kTokens];
+  TokenFactors tokens;
 };
 static_assert(sizeof(ChunkFactors) == kDeltaScratchOfChunk);
 
@@ -34,29 +41,9 @@ constexpr int kSolvePitch = kTokens + 4;  // floats
 template <int kKeys>
 struct SolveShared {
   __nv_bfloat16 k[kTokens * kKeys], q[kTokens * kKeys];
-  float a[kTokens * kSolvePitch];
+  float a[kTokens * kSolvePitch];  // A below the diagonal's blocks, then T; products on their way above them
   float log_decay[kTokens], beta[kTokens], key_norm[kTokens], query_norm[kTokens];
 };
-
-// Columns [kFirst, kFirst + 32) of T, whose rows before kFirst are zeros; `leave(row, value)` for each below.
-template <int kFirst, typename Leave>
-__device__ inline void solve_columns(const float* a, int column, Leave&& leave) {
-  float t[kTokens - kFirst];
-#pragma unroll
-  for (int i = kFirst; i < kTokens; ++i) {
-    float sums[4] = {i == column ? 1.0f : 0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-    for (int j = kFirst; j < i; j += 4) {
-      const float4 row = *reinterpret_cast<const float4*>(a + i * kSolvePitch + j);
-      sums[0] = fmaf(-row.x, t[j - kFirst], sums[0]);
-      if (j + 1 < i) sums[1] = fmaf(-row.y, t[j + 1 - kFirst], sums[1]);
-      if (j + 2 < i) sums[2] = fmaf(-row.z, t[j + 2 - kFirst], sums[2]);
-      if (j + 3 < i) sums[3] = fmaf(-row.w, t[j + 3 - kFirst], sums[3]);
-    }
-    t[i - kFirst] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    leave(i, t[i - kFirst]);
-  }
-}
 
 template <int kKeys>
 struct ChunkSolver {
@@ -82,8 +69,8 @@ struct ChunkSolver {
       const float other = __shfl_up_sync(0xffffffffu, before, static_cast<unsigned>(offset));
       if (lane >= offset) before += other;
     }
-    shared.log_decay[lane * 2 + 1] = factors.log_decay[lane * 2 + 1] = before;
-    shared.log_decay[lane * 2] = factors.log_decay[lane * 2] = (before - own) + g[0];
+    shared.log_decay[lane * 2 + 1] = before;
+    shared.log_decay[lane * 2] = (before - own) + g[0];
     shared.beta[lane * 2] = beta[0];
     shared.beta[lane * 2 + 1] = beta[1];
   }
@@ -121,8 +108,17 @@ struct ChunkSolver {
     const float key = sum_over_lanes<2>(squares[0]), query = sum_over_lanes<2>(squares[1]);
     if (lane % 2 != 0) return;
     const bool norm = args.norm_eps > 0;
-    shared.key_norm[row] = factors.key_norm[row] = norm ? rsqrtf(key + args.norm_eps) : 1.0f;
-    shared.query_norm[row] = factors.query_norm[row] = norm ? args.scale * rsqrtf(query + args.norm_eps) : args.scale;
+    const float key_norm = norm ? rsqrtf(key + args.norm_eps) : 1.0f;
+    const float query_norm = norm ? args.scale * rsqrtf(query + args.norm_eps) : args.scale;
+    const float log_decay = shared.log_decay[row], from_start = exp2_fast(log_decay);
+    shared.key_norm[row] = key_norm;
+    shared.query_norm[row] = query_norm;
+    TokenFactors& of = factors.tokens;
+    of.log_decay[row] = log_decay;
+    of.key_norm[row] = key_norm;
+    of.key[row] = from_start * key_norm;
+    of.key_to_end[row] = exp2_fast(fminf(shared.log_decay[kTokens - 1] - log_decay, 0.0f)) * key_norm;
+    of.query[row] = from_start * query_norm;
   }
 
   // leave(row, column, score of the column, of the next one) over blocks of 16 up to the diagonal of rows `tile` * 16.
@@ -157,22 +153,90 @@ struct ChunkSolver {
       a[1] = column + 1 < row ? second * factor * decay(row, column + 1) : 0.0f;
     });
   }
+  // By way of the tile's rows of q, which no other warp reads, so that rows go out 16 bytes a lane.
   __device__ void put_scores(int tile) const {
+    const uint32_t rows = shared_address(shared.q + tile * 16 * kKeys);
     scores(shared.q, tile, [&](int row, int column, float first, float second) {
       const float factor = shared.query_norm[row];
       const float a = column <= row ? first * factor * decay(row, column) : 0.0f;
       const float b = column + 1 <= row ? second * factor * decay(row, column + 1) : 0.0f;
-      *reinterpret_cast<uint32_t*>(factors.scores + row * kTokens + column) = pack_pair(a, b);
+      store_shared(rows + tile_offset_of_pair<kTokens>(row % 16, column), pack_pair(a, b));
     });
+    __syncwarp();
+    for (int i = lane; i < 16 * kTokens / 8; i += 32) {
+      const int row = i / (kTokens / 8), vector = i % (kTokens / 8);
+      if (vector / 2 <= tile)
+        *reinterpret_cast<uint4*>(factors.scores + (tile * 16 + row) * kTokens + vector * 8) =
+            load_shared_16(rows + tile_offset<kTokens>(row, vector));
+    }
+  }
+
+  // The warp's block of 16 on the diagonal in place of A's.
+  __device__ void invert_diagonal() const {
+    float* block = shared.a + warp * 16 * (kSolvePitch + 1);
+    const int column = lane % 16;
+    float t[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      float sums[4] = {i == column ? 1.0f : 0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+      for (int j = 0; j < i; j += 4) {
+        const float4 row = *reinterpret_cast<const float4*>(block + i * kSolvePitch + j);
+        sums[0] = fmaf(-row.x, t[j], sums[0]);
+        if (j + 1 < i) sums[1] = fmaf(-row.y, t[j + 1], sums[1]);
+        if (j + 2 < i) sums[2] = fmaf(-row.z, t[j + 2], sums[2]);
+        if (j + 3 < i) sums[3] = fmaf(-row.w, t[j + 3], sums[3]);
+      }
+      t[i] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    }
+    __syncwarp();
+    if (lane < 16)
+#pragma unroll
+      for (int i = 0; i < 16; ++i) block[i * kSolvePitch + column] = t[i];
+  }
+  struct Place {
+    int row, column;
+  };
+  // At `to` [16, 8]: `sign` times rows from `left` on times columns from `right` on, `steps` blocks of 8 deep.
+  __device__ void multiply(Place to, float sign, Place left, Place right, int steps) const {
+    const float* a = shared.a + (left.row + lane / 4) * kSolvePitch + left.column + lane % 4;
+    const float* b = shared.a + (right.row + lane % 4) * kSolvePitch + right.column + lane / 4;
+    float sums[4] = {};
+    for (int s = 0; s < steps; ++s, a += 8, b += 8 * kSolvePitch) {
+      const uint32_t rows[4] = {rounded_to_tf32(a[0]), rounded_to_tf32(a[8 * kSolvePitch]), rounded_to_tf32(a[4]),
+                                rounded_to_tf32(a[8 * kSolvePitch + 4])};
+      const uint32_t columns[2] = {rounded_to_tf32(b[0]), rounded_to_tf32(b[4 * kSolvePitch])};
+      multiply_add_tf32(sums, rows, columns);
+    }
+    float* sum = shared.a + (to.row + lane / 4) * kSolvePitch + to.column + lane % 4 * 2;
+    *reinterpret_cast<float2*>(sum) = {sign * sums[0], sign * sums[1]};
+    *reinterpret_cast<float2*>(sum + 8 * kSolvePitch) = {sign * sums[2], sign * sums[3]};
+  }
+  // What is below the diagonal's blocks, which are T's already. A product stands above the diagonal until its next.
+  __device__ void invert_below() const {
+    const int first = warp / 2 * 32, second = first + 16, part = warp % 2 * 8;  // of the warp's block of 32
+    multiply({first, second + part}, 1.0f, {second, first}, {first, first + part}, 2);
+    __syncthreads();
+    multiply({second, first + part}, -1.0f, {second, second}, {first, second + part}, 2);
+    __syncthreads();
+    const int column = warp * 8;  // of the lower left block of 32
+    for (int row = 0; row < 32; row += 16)
+      multiply({row, 32 + column}, 1.0f, {32 + row, column}, {column, column}, 4 - warp);
+    __syncthreads();
+    for (int row = 0; row < 32; row += 16)
+      multiply({32 + row, column}, -1.0f, {32 + row, 32}, {0, 32 + column}, 2 + row / 8);
+    __syncthreads();
   }
   __device__ void put_solved() const {
-    const int column = warp * 32 + lane;
-    const float beta = shared.beta[column];
-    const auto leave = [&](int row, float value) {
-      factors.solved[row * kTokens + column] = __float2bfloat16_rn(value * beta);
-    };
-    if (warp == 0) solve_columns<0>(shared.a, column, leave);
-    if (warp == 1) solve_columns<32>(shared.a, column, leave);
+    for (int i = static_cast<int>(threadIdx.x); i < kTokens * kTokens / 8; i += kSolveThreads) {
+      const int row = i / (kTokens / 8), column = i % (kTokens / 8) * 8;
+      if (column > (row | 15)) continue;
+      float values[8];
+      load_floats(shared.a + row * kSolvePitch + column, values);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) values[j] *= shared.beta[column + j];
+      store_floats(factors.solved + row * kTokens + column, values);
+    }
   }
 };
 
@@ -218,15 +282,14 @@ __global__ void __launch_bounds__(kSolveThreads) solve_chunks(const __grid_const
   __syncthreads();
   solver.norms();
   __syncthreads();
+  // Of ten blocks of 16 up to the diagonal, five for each warp.
   solver.put_a();
+  solver.put_scores(3 - solver.warp);
+  __syncwarp();
+  solver.invert_diagonal();
   __syncthreads();
-  if (solver.warp < 2) {
-    solver.put_solved();
-  } else {
-    // Ten blocks of 16 in all, five each.
-    solver.put_scores(solver.warp - 2);
-    solver.put_scores(5 - solver.warp);
-  }
+  solver.invert_below();
+  solver.put_solved();
 }
 
 }  // namespace coluber
