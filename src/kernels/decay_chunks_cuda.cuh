@@ -9,23 +9,28 @@
 // leaves its registers between the row's first token and its last. With G the sum of g from the chunk's start and s the
 // token before a warp's 16:
 //
-//   y[t] = scale e^(G[t] - G[s]) (e^G[s] q S + sum over j <= s of (q k[j]) e^(G[s] - G[j]) in[j] v[j])
+//   y[t] = scale e^G[t] q S + scale e^(G[t] - G[s]) sum over j <= s of (q k[j]) e^(G[s] - G[j]) in[j] v[j]
 //          + scale sum over s < j <= t of (q k[j]) e^(G[t] - G[j]) in[j] v[j]
 //   S <- e^G[end] S + sum over j of k[j] e^(G[end] - G[j]) in[j] v[j]^T
 //
-// No exponent is above 0. Operands are bfloat16 (scores, keys times their factor, and S where it is read, are rounded
-// to it), sums, decays and the state float32. What bounds it is the bandwidth of shared memory (4190 cycles a chunk at
-// K = 128 against 3020 of products), hence 16 tokens of q in registers throughout and the second chunk on its way while
-// the first is computed: one barrier a chunk. For .cu files only.
+// No exponent is above 0. Operands are bfloat16 (weighted scores, inputs times their factor, and S where it is read,
+// are rounded to it), sums, decays and the state float32.
+//
+// Only S goes from chunk to chunk, so a warpgroup has nothing else to do than that: it adds up a chunk and leaves S in
+// shared memory, a ring of three, for the two warpgroups that take the outputs of every second chunk each; a fourth
+// copies chunks into a ring of four and computes what the gates give. For .cu files only.
 #pragma once
 
-#include "kernels/cuda_mma.cuh"
 #include "kernels/cuda_operation.cuh"
+#include "kernels/cuda_wgmma.cuh"
 
 namespace coluber {
 
-inline constexpr int kChunkTokens = 128, kChunkValues = 64, kChunkWarps = 8, kChunkThreads = kChunkWarps * 32;
+inline constexpr int kChunkTokens = 64, kChunkValues = 64, kChunkThreads = 512;
 inline constexpr int kMaxChunkKeys = 128;
+inline constexpr int kChunkStages = 4, kChunkStates = 3;
+// Of 65536 registers: a copying thread has few, so that a computing one may have 152.
+inline constexpr int kCopyingRegisters = 56, kComputingRegisters = 152;
 
 // Vectors [T, H / shared_by, ...] of an operand.
 struct HeadVectors {
@@ -58,32 +63,72 @@ struct TokenGate {
 
 template <int kKeys>
 struct ChunkStage {
-  __nv_bfloat16 q[kChunkTokens * kKeys], k[kChunkTokens * kKeys], v[kChunkTokens * kChunkValues];
+  static constexpr int kPanels = kKeys / kPanelColumns;
+  __nv_bfloat16 q[kPanels][kChunkTokens * kPanelColumns], k[kPanels][kChunkTokens * kPanelColumns];
+  __nv_bfloat16 v[kChunkTokens * kChunkValues];
+};
+struct ChunkGates {
   float log_decay[kChunkTokens];  // summed from the chunk's start
   float input[kChunkTokens];
   float to_end[kChunkTokens];  // input times the decay from the token to the chunk's end
+  // Input times the decay from a token before the 16 of warp w = 1, 2, 3 to the last of those: [8 w (w - 1), + 16 w).
+  float to_warp[96];
 };
 template <int kKeys>
 struct ChunkShared {
-  ChunkStage<kKeys> stages[2];
-  __nv_bfloat16 state[2][kKeys * kChunkValues];  // [key][value], the one that a chunk reads and the one it leaves
+  ChunkStage<kKeys> stages[kChunkStages];
+  // [value][key], what chunk i reads in i % kChunkStates.
+  __nv_bfloat16 states[kChunkStates][kKeys / kPanelColumns][kChunkValues * kPanelColumns];
+  ChunkGates gates[kChunkStages];
+  uint64_t stage_is_full[kChunkStages], stage_is_free[kChunkStages];
+  uint64_t state_is_full[kChunkStates], state_is_free[kChunkStates];
+};
+
+// The chunks of a row: cut where it leaves a state on its way.
+class RowChunks {
+ public:
+  __device__ RowChunks(const StateExports& exports, int row, int begin, int end)
+      : exports_(exports), begin_(begin), end_(end), at(begin) {
+    next_ = exports.starts != nullptr ? exports.starts[row] : 0;
+    last_ = exports.starts != nullptr ? exports.starts[row + 1] : 0;
+    find_stop();
+  }
+  __device__ bool are_left() const { return at < end_; }
+  __device__ int tokens() const { return stop - at; }
+  __device__ bool leaves_state() const { return stop == cut_; }
+  __device__ int32_t slot_left() const { return exports_.slots[next_]; }
+  __device__ void advance() {
+    if (leaves_state()) ++next_;
+    at = stop;
+    ++index;
+    find_stop();
+  }
+
+ private:
+  __device__ void find_stop() {
+    cut_ = next_ < last_ ? begin_ + exports_.offsets[next_] : -1;
+    stop = min(at + kChunkTokens, end_);
+    if (cut_ >= 0) stop = min(stop, cut_);
+  }
+  const StateExports& exports_;
+  int begin_, end_, next_, last_, cut_;
+
+ public:
+  int at, stop = 0, index = 0;
 };
 
 // A block's way down its row. Gate: Raw ask(token, head), which only loads, and TokenGate of(raw, head).
 template <int kKeys, typename Gate>
 struct ChunkWalk {
-  static constexpr int kKeySteps = kKeys / 16;
-  // A warp's part of the state: 16 keys by kValueTiles times 8 values.
-  static constexpr int kColumnGroups = kChunkWarps / kKeySteps, kValueTiles = kChunkValues / 8 / kColumnGroups;
+  static constexpr int kPanels = kKeys / kPanelColumns, kKeySteps = kKeys / 16;
+  static constexpr int kTokenSteps = kChunkTokens / 16;
+  static constexpr uint32_t kPanelBytes = kChunkTokens * kPanelRowBytes;
   using Stage = ChunkStage<kKeys>;
 
   const DecayChunks& args;
   const Gate& gate;
   ChunkShared<kKeys>& shared;
-  int head, first_value, lane, warp, tile;
-  const __nv_bfloat16 *q, *k, *v;
-  __nv_bfloat16* y;
-  float state[kValueTiles][4];
+  int head, first_value, lane, warp;  // of the warpgroup
 
   __device__ ChunkWalk(const DecayChunks& args, const Gate& gate, ChunkShared<kKeys>& shared)
       : args(args), gate(gate), shared(shared) {
@@ -91,277 +136,311 @@ struct ChunkWalk {
     head = static_cast<int>(blockIdx.x) / tiles;
     first_value = static_cast<int>(blockIdx.x) % tiles * kChunkValues;
     lane = static_cast<int>(threadIdx.x) % 32;
-    warp = static_cast<int>(threadIdx.x) / 32;
-    // Later tokens have more before them: the two warps of a scheduler, w and w + 4, together have the same everywhere.
-    tile = warp < kChunkWarps / 2 ? warp : 3 * kChunkWarps / 2 - 1 - warp;
-    q = args.q.of(head);
-    k = args.k.of(head);
-    v = args.v.of(head) + first_value;
-    y = args.y + static_cast<int64_t>(head) * args.value_dim + first_value;
+    warp = static_cast<int>(threadIdx.x) / 32 % 4;
   }
 
   __device__ int values() const { return min(kChunkValues, args.value_dim - first_value); }
-
-  // Where the chunk from token `at` of the row [begin, end) ends.
-  __device__ int stop_after(int at, int begin, int end, int next_export, int last_export) const {
-    int stop = min(at + kChunkTokens, end);
-    if (next_export < last_export) stop = min(stop, begin + args.exports.offsets[next_export]);
-    return stop;
+  __device__ __nv_bfloat16* outputs() const {
+    return args.y + static_cast<int64_t>(head) * args.value_dim + first_value;
   }
 
-  __device__ void ask(Stage& stage, int at, int stop) const {
-    copy_tile_later<kChunkThreads, kChunkTokens, kKeys>(stage.q, q + at * args.q.token_stride, args.q.token_stride,
-                                                        stop - at, args.key_dim);
-    copy_tile_later<kChunkThreads, kChunkTokens, kKeys>(stage.k, k + at * args.k.token_stride, args.k.token_stride,
-                                                        stop - at, args.key_dim);
-    copy_tile_later<kChunkThreads, kChunkTokens, kChunkValues>(stage.v, v + at * args.v.token_stride,
-                                                               args.v.token_stride, stop - at, values());
-    close_copies();
-  }
-
-  // The gates of a chunk are the first warp's, four tokens a lane; what is not there decays and adds nothing.
-  using RawGates = typename Gate::Raw[4];
-  __device__ void ask_gates(RawGates& raw, int at, int stop) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (at + lane * 4 + i < stop) raw[i] = gate.ask(at + lane * 4 + i, head);
-  }
-  __device__ void put_gates(Stage& stage, const RawGates& raw, int tokens) const {
-    float sum[4], input[4], to_end[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const TokenGate g = lane * 4 + i < tokens ? gate.of(raw[i], head) : TokenGate{0.0f, 0.0f};
-      input[i] = g.input;
-      sum[i] = i == 0 ? g.log_decay : sum[i - 1] + g.log_decay;
+  __device__ void make_barriers() const {
+    for (int i = 0; i < kChunkStages; ++i) {
+      make_barrier(shared_address(&shared.stage_is_full[i]), 128 + 1);  // copying threads, and once for the gates
+      make_barrier(shared_address(&shared.stage_is_free[i]), 4 + 4);    // warps that take it into S, and into y
     }
-    float before = sum[3];
+    for (int i = 0; i < kChunkStates; ++i) {
+      make_barrier(shared_address(&shared.state_is_full[i]), 4);
+      make_barrier(shared_address(&shared.state_is_free[i]), 4);
+    }
+  }
+  // Use `index` of a ring: waits until it is full, or until its former use is over.
+  template <int kRing>
+  __device__ static void wait_until_full(const uint64_t (&barriers)[kRing], int index) {
+    wait_for_phase(shared_address(&barriers[index % kRing]), static_cast<uint32_t>(index / kRing & 1));
+  }
+  template <int kRing>
+  __device__ static void wait_until_free(const uint64_t (&barriers)[kRing], int index) {
+    if (index >= kRing)
+      wait_for_phase(shared_address(&barriers[index % kRing]), static_cast<uint32_t>((index / kRing & 1) ^ 1));
+  }
+  template <int kRing>
+  __device__ void arrive_of_warp(uint64_t (&barriers)[kRing], int index) const {
+    __syncwarp();
+    if (lane == 0) arrive(shared_address(&barriers[index % kRing]));
+  }
+
+  // The copying warpgroup.
+  __device__ void copy(RowChunks chunks) const {
+    const __nv_bfloat16 *q = args.q.of(head), *k = args.k.of(head), *v = args.v.of(head) + first_value;
+    RawGates raw;
+    if (warp == 0) ask_gates(raw, chunks);
+    while (chunks.are_left()) {
+      Stage& stage = shared.stages[chunks.index % kChunkStages];
+      wait_until_free(shared.stage_is_free, chunks.index);
+#pragma unroll
+      for (int p = 0; p < kPanels; ++p) {
+        copy_panel(stage.k[p], k, args.k.token_stride, chunks, p * kPanelColumns, args.key_dim);
+        copy_panel(stage.q[p], q, args.q.token_stride, chunks, p * kPanelColumns, args.key_dim);
+      }
+      copy_panel(stage.v, v, args.v.token_stride, chunks, 0, values());
+      const int index = chunks.index, tokens = chunks.tokens();
+      arrive_after_copies(shared_address(&shared.stage_is_full[index % kChunkStages]));
+      chunks.advance();
+      if (warp == 0) {
+        const RawGates now = raw;
+        ask_gates(raw, chunks);
+        put_gates(shared.gates[index % kChunkStages], now, tokens);
+        arrive_of_warp(shared.stage_is_full, index);
+      }
+    }
+  }
+  __device__ static void copy_panel(const __nv_bfloat16* to, const __nv_bfloat16* from, int64_t stride,
+                                    const RowChunks& chunks, int first_column, int columns) {
+    copy_tile_later<128, kChunkTokens, kPanelColumns>(to, from + chunks.at * stride + first_column, stride,
+                                                      chunks.tokens(), columns - first_column);
+  }
+
+  // The gates of a chunk are one warp's, two tokens a lane; what is not there decays and adds nothing.
+  struct RawGates {
+    typename Gate::Raw of[2];
+  };
+  __device__ void ask_gates(RawGates& raw, const RowChunks& chunks) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (lane * 2 + i < chunks.tokens()) raw.of[i] = gate.ask(chunks.at + lane * 2 + i, head);
+  }
+  __device__ void put_gates(ChunkGates& gates, const RawGates& raw, int tokens) const {
+    float sum[2], input[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const TokenGate g = lane * 2 + i < tokens ? gate.of(raw.of[i], head) : TokenGate{0.0f, 0.0f};
+      input[i] = g.input;
+      sum[i] = i == 0 ? g.log_decay : sum[0] + g.log_decay;
+    }
+    float before = sum[1];
 #pragma unroll
     for (int offset = 1; offset < 32; offset *= 2) {
       const float other = __shfl_up_sync(0xffffffffu, before, static_cast<unsigned>(offset));
       if (lane >= offset) before += other;
     }
-    const float end = __shfl_sync(0xffffffffu, before, 31);
+    sum[1] = before;
     before = __shfl_up_sync(0xffffffffu, before, 1);
-    if (lane == 0) before = 0.0f;
+    sum[0] += lane == 0 ? 0.0f : before;
+    put_pair(gates.log_decay, sum[0], sum[1]);
+    put_pair(gates.input, input[0], input[1]);
+    put_weights(gates.to_end, sum, input, 31);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      // The last token's sum by one way only: as `end` it would differ by rounding.
-      sum[i] = lane == 31 && i == 3 ? end : before + sum[i];
-      to_end[i] = input[i] * exp2_fast(fminf(end - sum[i], 0.0f));
-    }
-    store_floats(stage.log_decay + lane * 4, sum);
-    store_floats(stage.input + lane * 4, input);
-    store_floats(stage.to_end + lane * 4, to_end);
+    for (int w = 1; w < 4; ++w) put_weights(gates.to_warp + 8 * w * (w - 1), sum, input, 8 * w - 1);
+  }
+  __device__ void put_pair(float* to, float first, float second) const {
+    reinterpret_cast<float2*>(to)[lane] = make_float2(first, second);
+  }
+  // Inputs times the decay to the second token of lane `to_lane`, of the tokens up to that.
+  __device__ void put_weights(float* to, const float (&sum)[2], const float (&input)[2], int to_lane) const {
+    const float end = __shfl_sync(0xffffffffu, sum[1], to_lane);
+    if (lane <= to_lane)
+      put_pair(to, input[0] * exp2_fast(fminf(end - sum[0], 0.0f)), input[1] * exp2_fast(fminf(end - sum[1], 0.0f)));
   }
 
-  // The state in registers, [key][value] as sums of products are.
-  __device__ int key_of(int element) const { return warp % kKeySteps * 16 + lane / 4 + element / 2 * 8; }
-  __device__ int value_tile() const { return warp / kKeySteps * kValueTiles; }
-  __device__ int value_of(int j, int element) const { return (value_tile() + j) * 8 + lane % 4 * 2 + element % 2; }
+  // The warpgroup of the state, which has it as sums of products, transposed: values by keys.
+  using State = float[kKeys / 2];
   template <typename F>
-  __device__ void for_each_element(F&& f) {
+  __device__ void for_each_element(State& state, F&& f) const {
 #pragma unroll
-    for (int j = 0; j < kValueTiles; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int key = key_of(i), value = first_value + value_of(j, i);
-        const int64_t at = static_cast<int64_t>(head) * args.key_dim * args.value_dim + key * args.state_key_stride +
-                           value * args.state_value_stride;
-        f(state[j][i], at, key < args.key_dim && value < args.value_dim);
-      }
+    for (int i = 0; i < kKeys / 2; ++i) {
+      const int key = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      const int value = first_value + warp * 16 + lane / 4 + i % 4 / 2 * 8;
+      const int64_t at = static_cast<int64_t>(head) * args.key_dim * args.value_dim + key * args.state_key_stride +
+                         value * args.state_value_stride;
+      f(state[i], at, key < args.key_dim && value < args.value_dim);
+    }
   }
-  __device__ void load_state(const char* source) {
-    for_each_element(
-        [&](float& s, int64_t at, bool is_there) { s = is_there ? load_element(source, args.state.dtype, at) : 0.0f; });
-  }
-  __device__ void store_state(char* target) {
-    for_each_element([&](float& s, int64_t at, bool is_there) {
+  __device__ void store_state(State& state, char* target) const {
+    for_each_element(state, [&](float& s, int64_t at, bool is_there) {
       if (is_there) store_element(target, args.state.dtype, at, s);
     });
   }
-  __device__ void share_state(int buffer) const {
-    const uint32_t to = shared_address(shared.state[buffer]);
+  __device__ void share_state(const State& state, int index) const {
+    wait_until_free(shared.state_is_free, index);
 #pragma unroll
-    for (int j = 0; j < kValueTiles; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; i += 2)
-        store_shared(to + tile_offset_of_pair<kChunkValues>(key_of(i), value_of(j, 0)),
-                     pack_pair(state[j][i], state[j][i + 1]));
+    for (int j = 0; j < kKeys / 8; j += 2) {
+      const uint32_t panel = shared_address(shared.states[index % kChunkStates][j / 8]);
+      const uint32_t pairs[4] = {
+          pack_pair(state[j * 4], state[j * 4 + 1]), pack_pair(state[j * 4 + 2], state[j * 4 + 3]),
+          pack_pair(state[j * 4 + 4], state[j * 4 + 5]), pack_pair(state[j * 4 + 6], state[j * 4 + 7])};
+      store_matrices(panel + tile_offset<kPanelColumns>(warp * 16 + lane % 16, j % 8 + lane / 16), pairs);
+    }
+    show_to_tensor_cores();
+    arrive_of_warp(shared.state_is_full, index);
   }
-
-  // Adds to `sums` [16, kChunkValues] the tokens of kBlocks blocks of 16, weighted by weigh(score, row, token), where
-  // row 0 or 1 is the upper or lower of the lane's two.
-  template <int kBlocks, typename Weigh>
-  __device__ void add_tokens(const Stage& stage, const uint32_t (&queries)[kKeySteps][4], int first_block,
-                             float (&sums)[kChunkValues / 8][4], Weigh&& weigh) const {
-    float scores[2 * kBlocks][4] = {};
-    const uint32_t keys = shared_address(stage.k), inputs = shared_address(stage.v);
+  // A chunk's inputs times their weights, transposed: the warp's 16 values by its tokens.
+  __device__ void load_inputs(uint32_t (&inputs)[kTokenSteps][4], int index) const {
+    wait_until_full(shared.stage_is_full, index);
+    const uint32_t v = shared_address(shared.stages[index % kChunkStages].v);
+    const float* to_end = shared.gates[index % kChunkStages].to_end;
 #pragma unroll
-    for (int s = 0; s < kKeySteps; ++s)
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        uint32_t right[4];
-        load_right<kKeys>(right, keys, (first_block + b) * 16, s * 2, lane);
-        multiply_add(scores[2 * b], scores[2 * b + 1], queries[s], right);
-      }
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-      for (int t = 0; t < 2; ++t)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int token = (first_block + b) * 16 + t * 8 + lane % 4 * 2 + i;
-          weigh(scores[2 * b + t][i], scores[2 * b + t][i + 2], token);
-        }
-      uint32_t left[4];
-      left_of_sums(left, scores[2 * b], scores[2 * b + 1]);
-#pragma unroll
-      for (int j = 0; j < kChunkValues / 8; j += 2) {
-        uint32_t right[4];
-        load_right_transposed<kChunkValues>(right, inputs, (first_block + b) * 16, j, lane);
-        multiply_add(sums[j], sums[j + 1], left, right);
-      }
+    for (int s = 0; s < kTokenSteps; ++s) {
+      load_left_transposed<kPanelColumns>(inputs[s], v, s * 16, warp * 2, lane);
+      const float2* weights = reinterpret_cast<const float2*>(to_end + s * 16 + lane % 4 * 2);
+      const float2 first = weights[0], second = weights[4];
+      inputs[s][0] = scale_pair(inputs[s][0], first);
+      inputs[s][1] = scale_pair(inputs[s][1], first);
+      inputs[s][2] = scale_pair(inputs[s][2], second);
+      inputs[s][3] = scale_pair(inputs[s][3], second);
     }
   }
-
-  // y of the warp's 16 tokens, from the state before the chunk.
-  __device__ void outputs(Stage& stage, int buffer, float (&sums)[kChunkValues / 8][4]) const {
-    uint32_t queries[kKeySteps][4];
-#pragma unroll
-    for (int s = 0; s < kKeySteps; ++s) load_left<kKeys>(queries[s], shared_address(stage.q), tile * 16, s * 2, lane);
-    const uint32_t states = shared_address(shared.state[buffer]);
-#pragma unroll
-    for (int s = 0; s < kKeySteps; ++s)
-#pragma unroll
-      for (int j = 0; j < kChunkValues / 8; j += 2) {
-        uint32_t right[4];
-        load_right_transposed<kChunkValues>(right, states, s * 16, j, lane);
-        multiply_add(sums[j], sums[j + 1], queries[s], right);
-      }
-    const float before = tile > 0 ? stage.log_decay[tile * 16 - 1] : 0.0f;
-    scale_rows(sums, exp2_fast(before), exp2_fast(before));
-    const auto weigh_earlier = [&](float& upper, float& lower, int token) {
-      const float weight = exp2_fast(fminf(before - stage.log_decay[token], 0.0f)) * stage.input[token];
-      upper *= weight;
-      lower *= weight;
-    };
-    int block = 0;
-    for (; block + 2 <= tile; block += 2) add_tokens<2>(stage, queries, block, sums, weigh_earlier);
-    if (block < tile) add_tokens<1>(stage, queries, block, sums, weigh_earlier);
-    const int row = tile * 16 + lane / 4;
-    const float upper_decay = stage.log_decay[row], lower_decay = stage.log_decay[row + 8];
-    scale_rows(sums, exp2_fast(fminf(upper_decay - before, 0.0f)), exp2_fast(fminf(lower_decay - before, 0.0f)));
-    add_tokens<1>(stage, queries, tile, sums, [&](float& upper, float& lower, int token) {
-      const float decay = stage.log_decay[token], input = stage.input[token];
-      upper = token <= row ? upper * exp2_fast(fminf(upper_decay - decay, 0.0f)) * input : 0.0f;
-      lower = token <= row + 8 ? lower * exp2_fast(fminf(lower_decay - decay, 0.0f)) * input : 0.0f;
+  __device__ void walk_state(RowChunks chunks, const RowSlots& slots) const {
+    State state;
+    for_each_element(state, [&](float& s, int64_t at, bool is_there) {
+      s = is_there ? load_element(slots.source, args.state.dtype, at) : 0.0f;
     });
-  }
-  __device__ static void scale_rows(float (&sums)[kChunkValues / 8][4], float upper, float lower) {
-#pragma unroll
-    for (auto& sum : sums) {
-      sum[0] *= upper;
-      sum[1] *= upper;
-      sum[2] *= lower;
-      sum[3] *= lower;
+    uint32_t inputs[kTokenSteps][4], next_inputs[kTokenSteps][4];
+    if (chunks.are_left()) {
+      share_state(state, 0);
+      load_inputs(inputs, 0);
     }
+    while (chunks.are_left()) {
+      const int index = chunks.index;
+      const float decay = exp2_fast(shared.gates[index % kChunkStages].log_decay[kChunkTokens - 1]);
+#pragma unroll
+      for (float& s : state) s *= decay;
+      show_to_tensor_cores();  // the copies
+      open_products();
+      const uint64_t keys = panel_by_columns(shared_address(shared.stages[index % kChunkStages].k), kPanelBytes);
+#pragma unroll
+      for (int s = 0; s < kTokenSteps; ++s) multiply_add_panel(state, inputs[s], keys + s * kNextByColumns);
+      close_products();
+      const bool leaves_state = chunks.leaves_state();
+      const int32_t slot = leaves_state ? chunks.slot_left() : 0;
+      chunks.advance();
+      if (chunks.are_left()) load_inputs(next_inputs, chunks.index);
+      wait_for_products<0>();
+      arrive_of_warp(shared.stage_is_free, index);
+      if (chunks.are_left()) share_state(state, chunks.index);
+      if (leaves_state) store_state(state, slot_at(args.state, slot));
+#pragma unroll
+      for (int s = 0; s < kTokenSteps; ++s)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) inputs[s][i] = next_inputs[s][i];
+    }
+    store_state(state, slots.target);
   }
 
-  // By way of the warp's own rows of q, which no other warp reads, so that rows go out 16 bytes a lane.
-  __device__ void store_outputs(const Stage& stage, int at, int tokens, float (&sums)[kChunkValues / 8][4]) const {
+  // A warpgroup of the outputs: of every second chunk, from chunk `first`.
+  __device__ void walk_outputs(RowChunks chunks, int first) const {
     const float skip = args.skip != nullptr ? args.skip[head] : 0.0f;
-    const uint32_t inputs = shared_address(stage.v), rows = shared_address(stage.q + tile * 16 * kKeys);
-    __syncwarp();
+    if (first == 1 && chunks.are_left()) chunks.advance();
+    while (chunks.are_left()) {
+      put_outputs(chunks, skip);
+      chunks.advance();
+      if (chunks.are_left()) chunks.advance();
+    }
+  }
+  __device__ void put_outputs(const RowChunks& chunks, float skip) const {
+    const int index = chunks.index;
+    Stage& stage = shared.stages[index % kChunkStages];
+    const ChunkGates& gates = shared.gates[index % kChunkStages];
+    wait_until_full(shared.stage_is_full, index);
+    show_to_tensor_cores();  // the copies
+    float scores[kChunkTokens / 2] = {}, sums[kChunkValues / 2] = {};
+    open_products();
+    multiply_by_keys(scores, stage.q, stage.k);
+    close_products();
+    wait_until_full(shared.state_is_full, index);
+    multiply_by_keys(sums, stage.q, shared.states[index % kChunkStates]);
+    close_products();
+    wait_for_products<1>();
+    uint32_t weighted[kTokenSteps][4];
+    weigh(weighted, scores, gates);
+    const float upper = exp2_fast(gates.log_decay[warp * 16 + lane / 4]);
+    const float lower = exp2_fast(gates.log_decay[warp * 16 + lane / 4 + 8]);
+    wait_for_products<0>();
+    arrive_of_warp(shared.state_is_free, index);
+#pragma unroll
+    for (int i = 0; i < kChunkValues / 2; ++i) sums[i] *= i % 4 < 2 ? upper : lower;
+    open_products();
+    const uint64_t inputs = panel_by_columns(shared_address(stage.v), kPanelBytes);
+#pragma unroll
+    for (int s = 0; s < kTokenSteps; ++s) multiply_add_panel(sums, weighted[s], inputs + s * kNextByColumns);
+    close_products();
+    wait_for_products<0>();
+    store_outputs(stage, chunks, skip, sums);
+    arrive_of_warp(shared.stage_is_free, index);
+  }
+  // sums [64, 64] = left right^T over the keys.
+  __device__ static void multiply_by_keys(float (&sums)[32], const __nv_bfloat16 (&left)[kPanels][kChunkTokens * 64],
+                                          const __nv_bfloat16 (&right)[kPanels][kChunkTokens * 64]) {
+#pragma unroll
+    for (int s = 0; s < kKeySteps; ++s)
+      multiply_panels(sums, panel_by_rows(shared_address(left[s / 4])) + s % 4 * kNextByRows,
+                      panel_by_rows(shared_address(right[s / 4])) + s % 4 * kNextByRows, s > 0);
+  }
+  __device__ void weigh(uint32_t (&weighted)[kTokenSteps][4], const float (&scores)[kChunkTokens / 2],
+                        const ChunkGates& gates) const {
+    const int row = warp * 16 + lane / 4;
+    const float before = warp > 0 ? gates.log_decay[warp * 16 - 1] : 0.0f;
+    const float upper_decay = gates.log_decay[row], lower_decay = gates.log_decay[row + 8];
+    const float upper = exp2_fast(fminf(upper_decay - before, 0.0f)),
+                lower = exp2_fast(fminf(lower_decay - before, 0.0f));
+    const float* to_warp = gates.to_warp + 8 * warp * (warp - 1) + lane % 4 * 2;
+#pragma unroll
+    for (int s = 0; s < kTokenSteps; ++s)
+#pragma unroll
+      for (int t = 0; t < 2; ++t) {
+        const float* score = scores + (s * 2 + t) * 4;
+        uint32_t *upper_pair = &weighted[s][t * 2], *lower_pair = upper_pair + 1;
+        const int token = s * 16 + t * 8 + lane % 4 * 2;
+        if (s < warp) {
+          const float2 weight = *reinterpret_cast<const float2*>(to_warp + s * 16 + t * 8);
+          *upper_pair = pack_pair(score[0] * upper * weight.x, score[1] * upper * weight.y);
+          *lower_pair = pack_pair(score[2] * lower * weight.x, score[3] * lower * weight.y);
+        } else if (s == warp) {
+          const float2 decay = *reinterpret_cast<const float2*>(gates.log_decay + token);
+          const float2 input = *reinterpret_cast<const float2*>(gates.input + token);
+          const auto weight = [&](float score, int of, float to, int from, float sum, float in) {
+            return from <= of ? score * exp2_fast(fminf(to - sum, 0.0f)) * in : 0.0f;
+          };
+          *upper_pair = pack_pair(weight(score[0], row, upper_decay, token, decay.x, input.x),
+                                  weight(score[1], row, upper_decay, token + 1, decay.y, input.y));
+          *lower_pair = pack_pair(weight(score[2], row + 8, lower_decay, token, decay.x, input.x),
+                                  weight(score[3], row + 8, lower_decay, token + 1, decay.y, input.y));
+        } else {
+          *upper_pair = *lower_pair = 0;
+        }
+      }
+  }
+  // By way of the warp's own rows of q, so that rows go out 16 bytes a lane.
+  __device__ void store_outputs(Stage& stage, const RowChunks& chunks, float skip,
+                                const float (&sums)[kChunkValues / 2]) const {
+    const uint32_t inputs = shared_address(stage.v), rows = shared_address(stage.q);
+    wait_for_warpgroup(static_cast<int>(threadIdx.x) / 128);  // all have read q
 #pragma unroll
     for (int j = 0; j < kChunkValues / 8; ++j)
 #pragma unroll
       for (int i = 0; i < 4; i += 2) {
-        const int row = lane / 4 + i / 2 * 8;
-        float in[2];
-        WordOf<__nv_bfloat16>::unpack(
-            load_shared(inputs + tile_offset_of_pair<kChunkValues>(tile * 16 + row, j * 8 + lane % 4 * 2)), in);
-        store_shared(
-            rows + tile_offset_of_pair<kChunkValues>(row, j * 8 + lane % 4 * 2),
-            pack_pair(fmaf(skip, in[0], args.scale * sums[j][i]), fmaf(skip, in[1], args.scale * sums[j][i + 1])));
+        const uint32_t at = tile_offset_of_pair<kPanelColumns>(warp * 16 + lane / 4 + i / 2 * 8, j * 8 + lane % 4 * 2);
+        float in[2] = {};
+        if (args.skip != nullptr) WordOf<__nv_bfloat16>::unpack(load_shared(inputs + at), in);
+        store_shared(rows + at, pack_pair(fmaf(skip, in[0], args.scale * sums[j * 4 + i]),
+                                          fmaf(skip, in[1], args.scale * sums[j * 4 + i + 1])));
       }
     __syncwarp();
+    __nv_bfloat16* y = outputs() + chunks.at * args.y_stride;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = i * 4 + lane / 8, vector = lane % 8, token = tile * 16 + row;
-      if (token < tokens && vector * 8 < values())
-        *reinterpret_cast<uint4*>(y + (at + token) * args.y_stride + vector * 8) =
-            load_shared_16(rows + tile_offset<kChunkValues>(row, vector));
+      const int token = warp * 16 + i * 4 + lane / 8, vector = lane % 8;
+      if (token < chunks.tokens() && vector * 8 < values())
+        *reinterpret_cast<uint4*>(y + token * args.y_stride + vector * 8) =
+            load_shared_16(rows + tile_offset<kPanelColumns>(token, vector));
     }
-  }
-
-  __device__ void advance_state(const Stage& stage, int tokens) {
-    const float decay = exp2_fast(stage.log_decay[kChunkTokens - 1]);
-#pragma unroll
-    for (auto& s : state)
-#pragma unroll
-      for (float& element : s) element *= decay;
-    const uint32_t keys = shared_address(stage.k), inputs = shared_address(stage.v);
-#pragma unroll 2
-    for (int step = 0; step < kChunkTokens / 16; ++step) {
-      if (step * 16 >= tokens) break;
-      uint32_t left[4];
-      load_left_transposed<kKeys>(left, keys, step * 16, warp % kKeySteps * 2, lane);
-      const float2* weights = reinterpret_cast<const float2*>(stage.to_end + step * 16 + lane % 4 * 2);
-      const float2 first = weights[0], second = weights[4];
-      left[0] = scale_pair(left[0], first);
-      left[1] = scale_pair(left[1], first);
-      left[2] = scale_pair(left[2], second);
-      left[3] = scale_pair(left[3], second);
-#pragma unroll
-      for (int j = 0; j < kValueTiles; j += 2) {
-        uint32_t right[4];
-        load_right_transposed<kChunkValues>(right, inputs, step * 16, value_tile() + j, lane);
-        multiply_add(state[j], state[j + 1], left, right);
-      }
-    }
-  }
-
-  __device__ void walk(const RowSlots& slots, int row, int begin, int end) {
-    int next = args.exports.starts != nullptr ? args.exports.starts[row] : 0;
-    const int last = args.exports.starts != nullptr ? args.exports.starts[row + 1] : 0;
-    int at = begin, stop = stop_after(at, begin, end, next, last);
-    RawGates raw;
-    if (at < end) ask(shared.stages[0], at, stop);
-    load_state(slots.source);
-    if (at < end && warp == 0) {
-      ask_gates(raw, at, stop);
-      put_gates(shared.stages[0], raw, stop - at);
-    }
-    share_state(0);
-    for (int i = 0; at < end; i ^= 1) {
-      Stage& stage = shared.stages[i];
-      const bool leaves_state = next < last && stop - begin == args.exports.offsets[next];
-      const int next_stop = stop_after(stop, begin, end, next + (leaves_state ? 1 : 0), last);
-      wait_for_copies<0>();
-      __syncthreads();
-      if (stop < end) {
-        ask(shared.stages[i ^ 1], stop, next_stop);
-        if (warp == 0) ask_gates(raw, stop, next_stop);
-      }
-      if (tile * 16 < stop - at) {
-        float sums[kChunkValues / 8][4] = {};
-        outputs(stage, i, sums);
-        store_outputs(stage, at, stop - at, sums);
-      }
-      advance_state(stage, stop - at);
-      if (leaves_state) store_state(slot_at(args.state, args.exports.slots[next++]));
-      share_state(i ^ 1);
-      if (stop < end && warp == 0) put_gates(shared.stages[i ^ 1], raw, next_stop - stop);
-      at = stop;
-      stop = next_stop;
-    }
-    store_state(slots.target);
   }
 
   __device__ void write_zeros(int begin, int end) const {
     for (int i = static_cast<int>(threadIdx.x); i < (end - begin) * (kChunkValues / 8); i += kChunkThreads) {
       const int token = begin + i / (kChunkValues / 8), vector = i % (kChunkValues / 8);
-      if (vector * 8 < values()) *reinterpret_cast<uint4*>(y + token * args.y_stride + vector * 8) = uint4{0, 0, 0, 0};
+      if (vector * 8 < values())
+        *reinterpret_cast<uint4*>(outputs() + token * args.y_stride + vector * 8) = uint4{0, 0, 0, 0};
     }
   }
 };
@@ -369,13 +448,26 @@ struct ChunkWalk {
 template <int kKeys, typename Gate>
 __global__ void __launch_bounds__(kChunkThreads, 1)
     walk_chunks(const __grid_constant__ DecayChunks args, const __grid_constant__ Gate gate) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  ChunkWalk<kKeys, Gate> walk(args, gate, *reinterpret_cast<ChunkShared<kKeys>*>(memory));
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const ChunkWalk<kKeys, Gate> walk(args, gate, *reinterpret_cast<ChunkShared<kKeys>*>(memory));
   const int row = static_cast<int>(blockIdx.y);
   const int begin = args.query_start_loc[row], end = args.query_start_loc[row + 1];
   const RowSlots slots = row_slots(args.state, row);
   if (slots.target == nullptr) return walk.write_zeros(begin, end);
-  walk.walk(slots, row, begin, end);
+  if (threadIdx.x == 0) walk.make_barriers();
+  __syncthreads();
+  const RowChunks chunks(args.exports, row, begin, end);
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  if (warpgroup == 0) {
+    give_registers_back<kCopyingRegisters>();
+    walk.copy(chunks);
+  } else if (warpgroup == 1) {
+    take_registers<kComputingRegisters>();
+    walk.walk_state(chunks, slots);
+  } else {
+    take_registers<kComputingRegisters>();
+    walk.walk_outputs(chunks, warpgroup - 2);
+  }
 }
 
 template <int kKeys, typename Gate>

@@ -7,7 +7,7 @@
 namespace coluber {
 namespace {
 
-constexpr int64_t kChunk = 128;
+constexpr int64_t kChunk = 64;
 
 struct Problem {
   int64_t heads, group, key_dim, value_dim;

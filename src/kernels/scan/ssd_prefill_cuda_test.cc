@@ -8,7 +8,7 @@
 namespace coluber {
 namespace {
 
-constexpr int64_t kChunk = 128;
+constexpr int64_t kChunk = 64;
 
 struct Problem {
   int64_t heads, head_dim, groups, state_size;
