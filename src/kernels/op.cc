@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "tensor/cuda_step.h"
+#include "tensor/launch_times.h"
 
 namespace coluber {
 namespace {
@@ -81,7 +82,10 @@ CudaOperation find_cuda_operation(const char* operation) {
 void launch_on_cuda(const char* operation, CudaOperation function, const void* args, const Execution& on) {
   WorkspaceScope scope(*on.workspace);
   const CudaLaunch launch{on.cuda->device().stream(), take_scratch, on.workspace};
+  LaunchTimes* times = on.cuda->device().launch_times();
+  if (times != nullptr) times->before();
   if (const CudaStatus status = function(args, &launch)) check_cuda(status, std::string("run ") + operation);
+  if (times != nullptr) times->after(operation);
 }
 
 size_t select_candidate(std::string_view operation, std::span<const char* const> names, std::span<const Isa> isas) {

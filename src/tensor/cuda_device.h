@@ -14,6 +14,8 @@
 
 namespace coluber {
 
+class LaunchTimes;
+
 class CudaDevice final : public Device {
  public:
   CudaDevice(const CudaLibrary& library, int32_t ordinal);
@@ -40,6 +42,10 @@ class CudaDevice final : public Device {
   // Bytes of its memory that nobody has.
   int64_t free_bytes();
 
+  // Where operations note how long they take (launch_times.h), and steps run kernel by kernel; null: nowhere.
+  void note_launches(LaunchTimes* times) noexcept { launch_times_ = times; }
+  LaunchTimes* launch_times() const noexcept { return launch_times_; }
+
   const CudaDeviceInfo& info() const noexcept { return info_; }
   CudaStream stream() const noexcept { return stream_; }
   const CudaDeviceApi& api() const noexcept { return api_; }
@@ -53,6 +59,7 @@ class CudaDevice final : public Device {
   CudaDeviceInfo info_;
   CudaStream stream_ = nullptr;
   int64_t slab_bytes_ = 0;
+  LaunchTimes* launch_times_ = nullptr;
 };
 
 // The N of "cuda:N"; "cuda" is the first. None where `name` is no such name.

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstdio>
 #include <limits>
+#include <map>
+#include <optional>
 
 #include "apps/cli/arguments.h"
 #include "apps/cli/bench_machine.h"
@@ -18,6 +20,7 @@
 #include "coluber/mamba_base.h"
 #include "engine/description.h"
 #include "kernels/roofline/device_roofline.h"
+#include "tensor/launch_times.h"
 
 namespace coluber::cli {
 namespace {
@@ -39,6 +42,9 @@ struct Rates {
   std::vector<double> decode;
 };
 
+// Decode steps of a repetition behind those that count, whose operations a device times one by one.
+constexpr int64_t kTimedSteps = 3;
+
 Spread spread(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t n = values.size();
@@ -59,10 +65,15 @@ std::vector<int32_t> random_prompt(int64_t tokens, int64_t vocab_size, uint64_t 
 class Workload {
  public:
   Workload(Engine& engine, BenchMachine& machine, const BenchSizes& sizes)
-      : engine_(engine), machine_(machine), sizes_(sizes) {}
+      : engine_(engine), machine_(machine), sizes_(sizes) {
+    if (machine.device() != nullptr) times_.emplace(*machine.device());
+  }
 
   // Short, so that buffers have their size and weights are in memory before anything is timed.
-  void warm_up() { decode(std::min<int64_t>(sizes_.prompt, engine_.config().scheduler.max_num_batched_tokens), 2); }
+  void warm_up() {
+    decode(std::min<int64_t>(sizes_.prompt, engine_.config().scheduler.max_num_batched_tokens), 2);
+    operations_us_.clear();
+  }
 
   void repeat(Rates& rates) {
     // One sequence alone: the way to its first token is the prefill, and need not be run apart.
@@ -71,6 +82,13 @@ class Workload {
     if (sizes_.batch == 1) prefill_s = first_tokens_s_;
     rates.prompt.push_back(static_cast<double>(sizes_.batch * sizes_.prompt) / prefill_s);
     rates.decode.push_back(static_cast<double>(sizes_.batch * sizes_.gen) / decode_s);
+  }
+
+  // Microseconds of each operation of a decode step, medians; empty on the processor.
+  std::map<std::string, double> operations_us() const {
+    std::map<std::string, double> medians;
+    for (const auto& [operation, us] : operations_us_) medians[operation] = spread(us).median;
+    return medians;
   }
 
  private:
@@ -110,14 +128,24 @@ class Workload {
     const int64_t chunk = engine_.config().scheduler.max_num_batched_tokens;
     const int64_t slack = sizes_.batch * (prompt + chunk) / std::max<int64_t>(1, chunk - sizes_.batch) + sizes_.batch;
     const auto added = Clock::now();
-    add_requests(prompt, steps + slack + 1);
+    add_requests(prompt, steps + slack + 1 + kTimedSteps);
     while (started_ < sizes_.batch) step();
     first_tokens_s_ = seconds_since(added);
     const auto start = Clock::now();
     for (int64_t i = 0; i < steps; ++i) step();
     const double seconds = seconds_since(start);
+    if (times_) time_operations();
     finish();
     return seconds;
+  }
+
+  void time_operations() {
+    machine_.device()->note_launches(&*times_);
+    for (int64_t i = 0; i < kTimedSteps; ++i) {
+      step();
+      for (const auto& [operation, us] : times_->take()) operations_us_[operation].push_back(us);
+    }
+    machine_.device()->note_launches(nullptr);
   }
 
   void finish() {
@@ -130,6 +158,8 @@ class Workload {
   Engine& engine_;
   BenchMachine& machine_;
   const BenchSizes& sizes_;
+  std::optional<LaunchTimes> times_;  // of a device
+  std::map<std::string, std::vector<double>> operations_us_;
   std::vector<RequestId> ids_;
   int64_t started_ = 0;
   double first_tokens_s_ = 0.0;  // of the last `decode`: until every sequence had its first token
@@ -164,7 +194,9 @@ void declare(Arguments& arguments, BenchOptions& options) {
       "move "
       "(weights once, each sequence's states read and written), prefill with its matrix products alone. All figures "
       "are "
-      "medians.");
+      "medians. On a device each repetition ends with three steps whose operations are timed one by one, behind work "
+      "that lets the host get ahead: what of a step they do not fill is the host's, logits on their way to it, and "
+      "gaps.");
 }
 
 std::unique_ptr<Engine> load(const BenchOptions& options, EngineOptions engine_options) {
@@ -212,7 +244,7 @@ void check_fits(const BenchOptions& options, int64_t needed, int64_t limit) {
 int64_t needed_model_len(const BenchOptions& options, int64_t chunk) {
   return options.sizes.prompt + options.sizes.gen +
          options.sizes.batch * (options.sizes.prompt + chunk) / std::max<int64_t>(1, chunk - options.sizes.batch) +
-         options.sizes.batch + 2;
+         options.sizes.batch + 2 + kTimedSteps;
 }
 
 EngineOptions prepare(const BenchOptions& options) {
@@ -287,6 +319,9 @@ int bench_command(const std::vector<std::string>& args) {
   report.decode_tps = spread(rates.decode);
   report.step_bytes = step_bytes(*engine, options.sizes);
   report.prefill_flops = prefill_flops(engine->model_info(), options.sizes);
+  if (machine.device() != nullptr)
+    report.split =
+        StepSplit{static_cast<double>(options.sizes.batch) / report.decode_tps.median * 1e6, workload.operations_us()};
   if (options.json) {
     output().write(json_line(report_json(report)));
   } else {

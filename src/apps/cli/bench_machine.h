@@ -22,7 +22,7 @@ class BenchMachine {
   void note_memory();
 
   // Null: the processor.
-  const CudaDevice* device() const { return device_; }
+  CudaDevice* device() const { return device_; }
   double peak_memory_mb() const { return peak_mb_; }           // of the process, of all that ran between probes
   double device_memory_mb() const { return device_peak_mb_; }  // in use on the device, whoever uses it
   // 1e9 bytes a second, of every measurement: reads of the processor, copies of a device, read and written.

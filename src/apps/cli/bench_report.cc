@@ -68,6 +68,7 @@ Json report_json(const BenchReport& r) {
   }
   out.set("decode_roofline", r.decode_roofline());
   out.set("prefill_roofline", r.prefill_roofline());
+  if (r.split) out.set("decode_step", split_json(*r.split));
   return out;
 }
 
@@ -85,6 +86,7 @@ std::string report_text(const BenchReport& r) {
   text += fmt::format("decode    {:.1f} tokens/s [{:.1f} to {:.1f}], {} of the {} bandwidth ({:.1f} MB a step)\n",
                       r.decode_tps.median, r.decode_tps.low, r.decode_tps.high, share_text(r, r.decode_roofline()),
                       r.device ? "copy" : "read", r.step_bytes / 1e6);
+  if (r.split) text += split_text(*r.split);
   if (r.step_bytes <= static_cast<double>(r.cache_bytes))
     text += fmt::format("          (the {} caches hold all that a step moves, so memory is no limit here)\n",
                         r.device ? "device's" : "processor's");

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/cli/bench_split.h"
 #include "base/json.h"
 
 namespace coluber::cli {
@@ -40,8 +41,9 @@ struct BenchReport {
   double gflops = 0.0;       // the processor's float32 multiply-adds; a device's `products`
   int64_t cache_bytes = 0;   // of the processor or the device: what needs no memory
   Spread prompt_tps, decode_tps;
-  double step_bytes = 0.0;     // that one decode step must move
-  double prefill_flops = 0.0;  // of the prompts of a batch
+  double step_bytes = 0.0;         // that one decode step must move
+  double prefill_flops = 0.0;      // of the prompts of a batch
+  std::optional<StepSplit> split;  // of a decode step on a device
 
   // Shares of the two rates above.
   double decode_roofline() const;

@@ -108,9 +108,9 @@ Plan plan_mamba(int64_t hidden, int64_t layers, int64_t vocab, bool falcon) {
   return plan.take();
 }
 
-Plan plan_mamba2(int64_t hidden, int64_t layers) {
-  const int64_t inner = 2 * hidden, state = 128, groups = 1, head_dim = 64, heads = inner / head_dim, width = 4;
-  const int64_t vocab = 50288, conv = inner + 2 * groups * state;
+Plan plan_mamba2(int64_t hidden, int64_t layers, int64_t vocab = 50288, int64_t groups = 1) {
+  const int64_t inner = 2 * hidden, state = 128, head_dim = 64, heads = inner / head_dim, width = 4;
+  const int64_t conv = inner + 2 * groups * state;
   PlanBuilder plan(Json(Json::Object{{"architectures", Json::Array{"Mamba2ForCausalLM"}},
                                      {"model_type", "mamba2"},
                                      {"hidden_size", hidden},
@@ -220,6 +220,8 @@ const std::map<std::string, std::function<Plan()>, std::less<>>& shapes() {
       {"mamba2-780m", [] { return plan_mamba2(1536, 48); }},
       {"mamba2-1.3b", [] { return plan_mamba2(2048, 48); }},
       {"mamba2-2.7b", [] { return plan_mamba2(2560, 64); }},
+      // Nemotron-H-8B's 24 Mamba-2 layers between its vocabulary, without its feed-forward and attention layers.
+      {"nemotron-h-8b-mixer-stack", [] { return plan_mamba2(4096, 24, 131072, 8); }},
       {"lfm2-350m", [] { return plan_lfm2(1024, 16, 6656); }},
       {"lfm2-700m", [] { return plan_lfm2(1536, 24, 10240); }},
       {"lfm2-1.2b", [] { return plan_lfm2(2048, 32, 12288); }},
