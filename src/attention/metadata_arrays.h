@@ -11,10 +11,11 @@
 
 namespace coluber {
 
-// Whether the metadata of such layers can be listed: mamba1, mamba2 and short conv. Others also read sizes and
-// positions on the host, which differ from step to step.
+// Whether the metadata of such layers can be listed: that of every backend of ours. A custom one may read on the host
+// what differs from step to step.
 bool can_list_arrays(const KVCacheSpec& spec) noexcept;
-// Appends the arrays, always as many and in the same order.
-void list_arrays(const BaseMambaAttentionMetadata& metadata, std::vector<HostArray>& arrays);
+// Appends the arrays that the metadata owns, always as many and in the same order; those of attention are the batch's
+// own. In a step of one token a row, each with tokens before it, their sizes say all that layers read on the host.
+void list_arrays(const AttentionMetadata& metadata, std::vector<HostArray>& arrays);
 
 }  // namespace coluber

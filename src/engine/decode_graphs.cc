@@ -30,12 +30,25 @@ DecodeGraphs::~DecodeGraphs() {
   }
 }
 
+void DecodeGraphs::drop(Recorded& recorded) {
+  if (recorded.graph == nullptr) return;
+  check_cuda(step_.device().api().destroy_graph(recorded.graph), "give back a graph");
+  recorded.graph = nullptr;
+}
+
 void DecodeGraphs::drop_all() {
-  for (auto& [sizes, recorded] : recorded_) {
-    if (recorded.graph == nullptr) continue;
-    check_cuda(step_.device().api().destroy_graph(recorded.graph), "give back a graph");
-    recorded.graph = nullptr;
+  for (auto& [sizes, recorded] : recorded_) drop(recorded);
+}
+
+// Pages of growing sequences make new sizes all the time: those that no step has any more must not keep their place.
+DecodeGraphs::Recorded& DecodeGraphs::recorded_of_step() {
+  if (!recorded_.contains(sizes_) && std::ssize(recorded_) >= kMostGraphs) {
+    const auto oldest =
+        std::ranges::min_element(recorded_, {}, [](const auto& entry) { return entry.second.last_use; });
+    drop(oldest->second);
+    recorded_.erase(oldest);
   }
+  return recorded_[sizes_];
 }
 
 int64_t DecodeGraphs::num_graphs() const noexcept {
@@ -76,14 +89,10 @@ void DecodeGraphs::run(ForwardBatch& batch, std::span<const HostArray> arrays, i
   for (const HostArray& array : arrays) sizes_.push_back(array.bytes);
   if (step_.begin_with(arrays)) drop_all();
   Recorded* recorded = nullptr;
-  if (record_) {
-    if (const auto found = recorded_.find(sizes_); found != recorded_.end())
-      recorded = &found->second;
-    else if (std::ssize(recorded_) < kMostGraphs)
-      recorded = &recorded_[sizes_];
-  }
-  if (recorded != nullptr && recorded->graph == nullptr && recorded->steps++ > 0) {
-    recorded->graph = record(batch, logits);
+  if (record_ && step_.device().launch_times() == nullptr) {
+    recorded = &recorded_of_step();
+    if (recorded->graph == nullptr && recorded->last_use > 0) recorded->graph = record(batch, logits);
+    recorded->last_use = ++steps_;
   }
   if (recorded != nullptr && recorded->graph != nullptr) {
     workspace_.reset();

@@ -3,8 +3,9 @@
 // Steps of one token a row on a CUDA device, each one launch: the work of a step is recorded as a CUDA graph when a
 // step of its size comes for the second time, and replayed from then on. Whatever differs between such steps is read
 // from arrays that lie at the same place every time and are filled in one copy. Sizes are few, because steps are padded
-// to `bucket` rows. A step that is not replayed does the same work kernel by kernel, with the same bits. Owns the
-// graphs, their arrays and their scratch memory; one thread, one step at a time.
+// to `bucket` rows, and the graph that was not used for longest makes room for a new size. A step that is not replayed
+// does the same work kernel by kernel, with the same bits. Owns the graphs, their arrays and their scratch memory; one
+// thread, one step at a time.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +41,13 @@ class DecodeGraphs {
  private:
   using Sizes = std::vector<int64_t>;  // bytes of each array: they decide what is launched
   struct Recorded {
-    int64_t steps = 0;
+    int64_t last_use = 0;
     void* graph = nullptr;
   };
   void forward(ForwardBatch& batch, int64_t logits);
   void* record(ForwardBatch& batch, int64_t logits);
+  Recorded& recorded_of_step();
+  void drop(Recorded& recorded);
   void drop_all();
 
   Model& model_;
@@ -53,6 +56,7 @@ class DecodeGraphs {
   Workspace workspace_;
   std::map<Sizes, Recorded> recorded_;
   Sizes sizes_;
+  int64_t steps_ = 0;
   int64_t replays_ = 0;
 };
 

@@ -75,6 +75,7 @@ struct Engine::Impl {
   void fork_answers(int64_t leader, std::span<const float> logits, std::vector<RequestOutput>& outputs);
   // The next token of an answer, from its logits.
   void advance(int64_t answer, std::span<const float> logits, std::vector<RequestOutput>& outputs);
+  void advance(int64_t answer, Generation::Result result, std::vector<RequestOutput>& outputs);
   void fail_answer(int64_t answer, ErrorCode code, const std::string& message, std::vector<RequestOutput>& outputs);
   // Where a step has ended: the prefix cache may keep the states. False where they are not finite: the answer has
   // ended.
@@ -101,6 +102,7 @@ struct Engine::Impl {
   void restart_broken_rows();
   // Of requests of which the plan computes something for the first time: how long they waited for it.
   void note_begun();
+  void note_largest();
   void take_row(size_t row, std::vector<RequestOutput>& outputs);
   bool run_plan(std::vector<RequestOutput>& outputs);
   void fail_stuck(std::vector<RequestOutput>& outputs);

@@ -304,9 +304,14 @@ bool Engine::Impl::keep_states(int64_t number, std::vector<RequestOutput>& outpu
 
 void Engine::Impl::advance(int64_t number, std::span<const float> logits, std::vector<RequestOutput>& outputs) {
   Answer& answer = answers.at(number);
+  const int64_t answer_start = requests.at(answer.request).answer_start;
+  advance(number, answer.generation.next(logits, answer.sequence->tokens, answer_start), outputs);
+}
+
+void Engine::Impl::advance(int64_t number, Generation::Result result, std::vector<RequestOutput>& outputs) {
+  Answer& answer = answers.at(number);
   const ActiveRequest& request = requests.at(answer.request);
   Sequence& sequence = *answer.sequence;
-  Generation::Result result = answer.generation.next(logits, sequence.tokens, request.answer_start);
   const bool failed = result.finish_reason == FinishReason::kError;
   if (failed) return fail_answer(number, result.error_code, result.error, outputs);
   if (!keep_states(number, outputs)) return;
@@ -385,6 +390,17 @@ void Engine::Impl::fail_stuck(std::vector<RequestOutput>& outputs) {
               "no state slot or attention pages are free: open sessions hold them; close one and ask again", outputs);
 }
 
+// Rows of which no more than the largest logit will be asked.
+void Engine::Impl::note_largest() {
+  for (size_t row = 0; row < plan.rows.size(); ++row) {
+    const Answer& answer = answers.at(plan_ids[row]);
+    const ActiveRequest& request = requests.at(answer.request);
+    const bool is_alone = !request.beams && request.num_made == request.wanted();
+    if (plan.rows[row].logits == WantedLogits::kLast && is_alone && answer.generation.takes_largest())
+      plan.rows[row].logits = WantedLogits::kLargest;
+  }
+}
+
 void Engine::Impl::take_row(size_t row, std::vector<RequestOutput>& outputs) {
   const int64_t number = plan_ids[row];
   if (!answers.contains(number)) return;  // it ended with another of its request
@@ -392,6 +408,10 @@ void Engine::Impl::take_row(size_t row, std::vector<RequestOutput>& outputs) {
   if (answers.at(number).sequence->num_uncomputed() > 0) {
     keep_states(number, outputs);
     return;
+  }
+  if (const std::optional<int32_t> largest = runner->largest(row)) {
+    Answer& answer = answers.at(number);
+    return advance(number, answer.generation.next_largest(*largest, answer.sequence->tokens.size()), outputs);
   }
   const std::span<const float> logits = runner->logits(row).last(static_cast<size_t>(loaded.model->info().vocab_size));
   const ActiveRequest& request = requests.at(answers.at(number).request);
@@ -410,6 +430,7 @@ void Engine::Impl::step(std::vector<RequestOutput>& outputs) {
   }
   restart_broken_rows();
   note_begun();
+  note_largest();
   if (plan.rows.empty() || !run_plan(outputs)) return;
   for (size_t row = 0; row < plan.rows.size(); ++row) take_row(row, outputs);
 }

@@ -20,6 +20,10 @@ Generation::Generation(SamplingParams params, uint64_t seed, std::span<const int
   if (tokenizer != nullptr) detokenizer_.emplace(*tokenizer, params_.skip_special_tokens);
 }
 
+std::span<const int32_t> Generation::banned_ids() const noexcept {
+  return num_generated_ < params_.min_tokens ? std::span<const int32_t>(stop_ids_) : std::span<const int32_t>();
+}
+
 SampleResult Generation::choose(std::span<const float> logits, std::span<const int32_t> tokens, int64_t num_prompt) {
   SampleInput input{.params = params_};
   input.logits = logits.data();
@@ -28,7 +32,7 @@ SampleResult Generation::choose(std::span<const float> logits, std::span<const i
   input.output_ids = tokens.subspan(static_cast<size_t>(num_prompt));
   input.seed = seed_;
   input.position = first_position_ + static_cast<uint64_t>(num_generated_);
-  if (num_generated_ < params_.min_tokens) input.banned_ids = stop_ids_;
+  input.banned_ids = banned_ids();
   if (constraint_) {
     mask_.assign((logits.size() + 31) / 32, ~uint32_t{0});
     constraint_->fill_mask(mask_);
@@ -68,7 +72,26 @@ Generation::Result Generation::next(std::span<const float> logits, std::span<con
     result.error_code = known != nullptr ? known->code() : ErrorCode::kInternal;
     result.error = fmt::format("the constraint of tokens failed after {} tokens: {}", tokens.size(), error.what());
   }
-  if (result.finish_reason == FinishReason::kError) return result;
+  if (result.finish_reason != FinishReason::kError) accept(std::move(sample), result);
+  return result;
+}
+
+bool Generation::takes_largest() const noexcept {
+  return params_.temperature < kGreedyTemperature && !params_.logprobs && !constraint_ && banned_ids().empty() &&
+         !may_change_logits(params_);
+}
+
+Generation::Result Generation::next_largest(int32_t id, size_t num_tokens) {
+  SampleResult sample;
+  sample.id = id;
+  sample.non_finite = id < 0;
+  Result result;
+  judge(sample, num_tokens, result);
+  if (result.finish_reason != FinishReason::kError) accept(std::move(sample), result);
+  return result;
+}
+
+void Generation::accept(SampleResult sample, Result& result) {
   ++num_generated_;
   result.token = {sample.id, sample.logprob, std::move(sample.top_logprobs)};
   const bool stops = std::find(stop_ids_.begin(), stop_ids_.end(), sample.id) != stop_ids_.end();
@@ -82,7 +105,6 @@ Generation::Result Generation::next(std::span<const float> logits, std::span<con
   else if (num_generated_ >= params_.max_tokens)
     result.finish_reason = FinishReason::kLength;
   if (result.finish_reason != FinishReason::kNone) result.text += finish_text();
-  return result;
 }
 
 std::string Generation::finish_text() {

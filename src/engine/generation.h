@@ -36,6 +36,10 @@ class Generation {
   // Chooses the token that follows `tokens` (`num_prompt` of them the prompt) from their logits [V]. On kError no token
   // was chosen.
   Result next(std::span<const float> logits, std::span<const int32_t> tokens, int64_t num_prompt);
+  // Whether the next token is the one of the largest logit, whatever the logits are, and nothing else is told of them.
+  bool takes_largest() const noexcept;
+  // The same as `next` then, without the logits: -1 where they are not finite.
+  Result next_largest(int32_t id, size_t num_tokens);
   // Text still held back, for a sequence that is ended from outside (length limit, interrupt).
   std::string finish_text();
   int64_t num_generated() const noexcept { return num_generated_; }
@@ -44,6 +48,8 @@ class Generation {
   SampleResult choose(std::span<const float> logits, std::span<const int32_t> tokens, int64_t num_prompt);
   // Why there is no token, or the constraint does not take it; empty where all is well.
   void judge(const SampleResult& sample, size_t num_tokens, Result& result);
+  std::span<const int32_t> banned_ids() const noexcept;
+  void accept(SampleResult sample, Result& result);
 
   SamplingParams params_;
   uint64_t seed_;

@@ -2,15 +2,18 @@
 #include "engine/runner.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "attention/metadata_arrays.h"
 #include "base/error.h"
+#include "kernels/sampling/largest_logits.h"
 
 namespace coluber {
 
 namespace {
-constexpr size_t kLeastCells = 16384;  // of a page table
+constexpr size_t kLeastCells = 16384;         // of a page table
+constexpr uint64_t kLeastPaddedColumns = 16;  // of the page table of a step that may be recorded
 }  // namespace
 
 Runner::Runner(const EngineConfig& config, Model& model, StateCache& cache, ThreadPool& pool, bool enforce_eager)
@@ -70,7 +73,7 @@ void Runner::fill_rows(const StepPlan& plan) {
     is_prefilling_.push_back(row.read_position < row.sequence->num_prompt_tokens ? 1 : 0);
     long_rope_.push_back(row.sequence->long_rope ? 1 : 0);
     const int64_t wanted = row.logits == WantedLogits::kAll    ? row.num_tokens
-                           : row.logits == WantedLogits::kLast ? 1
+                           : row.logits != WantedLogits::kNone ? 1
                                                                : 0;
     logits_of_plan_row_[static_cast<size_t>(plan_row)] = {static_cast<int64_t>(logits_rows_.size()), wanted};
     for (int64_t i = wanted; i > 0; --i) logits_rows_.push_back(end - static_cast<int32_t>(i));
@@ -97,13 +100,15 @@ void Runner::advance_rings(const StepPlan& plan) {
   }
 }
 
-// Every row is a decode with a state, and its one token's logits are wanted.
+// Every row is a decode with a state, its one token's logits are wanted, and its positions turn by the frequencies that
+// all models have: those of long sequences are chosen on the host, a launch for each run of rows.
 void Runner::pad_rows(const StepPlan& plan) {
   padded_rows_ = 0;
   const auto rows = std::ssize(plan.rows);
   is_padded_ = graphs_ && rows <= DecodeGraphs::kMostRows && hidden_sink_ == nullptr && state_exports_.empty() &&
                std::ranges::all_of(plan.rows, [](const PlanRow& row) {
-                 return row.num_tokens == 1 && row.read_position > 0 && row.logits != WantedLogits::kNone;
+                 return row.num_tokens == 1 && row.read_position > 0 && row.logits != WantedLogits::kNone &&
+                        !row.sequence->long_rope;
                });
   if (!is_padded_) return;
   padded_rows_ = DecodeGraphs::bucket(rows) - rows;
@@ -125,8 +130,12 @@ void Runner::fill_tables(const StepPlan& plan) {
   page_columns_ = 1;
   for (const PlanRow& row : plan.rows)
     page_columns_ = std::max(page_columns_, static_cast<int64_t>(row.sequence->pages.size()));
+  // Powers of two, or a step would have another size, and be recorded anew, with every page that its longest row gets.
+  if (is_padded_)
+    page_columns_ =
+        static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(page_columns_), kLeastPaddedColumns)));
   // Longer sequences have more columns: room for several times as many, or every new column would ask for memory.
-  const size_t cells = plan.rows.size() * static_cast<size_t>(page_columns_);
+  const size_t cells = seq_lens_.size() * static_cast<size_t>(page_columns_);
   if (cells > page_table_.capacity()) page_table_.reserve(std::max(4 * cells, kLeastCells));
   page_table_.assign(cells, kNullBlockId);
   for (size_t r = 0; r < order_.size(); ++r) {
@@ -165,8 +174,12 @@ void Runner::build_metadata() {
 
 void Runner::forward(const StepPlan& plan) {
   // Those of rows without a sequence stay where they are.
-  logits_.resize((logits_rows_.size() - static_cast<size_t>(padded_rows_)) *
-                 static_cast<size_t>(model_.info().vocab_size));
+  const size_t wanted = logits_rows_.size() - static_cast<size_t>(padded_rows_);
+  finds_largest_ = cuda_ && wanted > 0 && std::ranges::none_of(plan.rows, [](const PlanRow& row) {
+                     return row.logits == WantedLogits::kLast || row.logits == WantedLogits::kAll;
+                   });
+  largest_.resize(finds_largest_ ? wanted : 0);
+  logits_.resize(finds_largest_ ? 0 : wanted * static_cast<size_t>(model_.info().vocab_size));
   ForwardBatch batch;
   batch.token_ids = token_ids_;
   batch.positions = positions_;
@@ -187,17 +200,25 @@ void Runner::forward(const StepPlan& plan) {
   model_.forward(batch);
 }
 
-// The logits come to the host, where tokens are chosen: the one wait of a step.
+// The one wait of a step. 256 rows of 131072 logits take longer to get to the host than a step of 8 billion weights.
+void Runner::fetch_logits(const float* logits) {
+  CudaDevice& device = cuda_->device();
+  if (!finds_largest_)
+    return device.copy(logits_.data(), logits, std::ssize(logits_) * static_cast<int64_t>(sizeof(float)));
+  // Not from the memory that recorded steps know by its address.
+  const Execution on{&pool_, &workspace_, &*cuda_};
+  auto* ids = workspace_.take<int32_t>(std::ssize(largest_));
+  largest_logits()(LargestLogitsArgs{logits, std::ssize(largest_), model_.info().vocab_size, ids}, on);
+  device.copy(largest_.data(), ids, std::ssize(largest_) * static_cast<int64_t>(sizeof(int32_t)));
+}
+
 void Runner::forward_on_device(ForwardBatch& batch) {
   CudaDevice& device = cuda_->device();
   batch.cuda = &*cuda_;
-  const auto copy_logits = [&] {
-    device.copy(logits_.data(), batch.logits, std::ssize(logits_) * static_cast<int64_t>(sizeof(float)));
-  };
   if (is_padded_) {
     list_step_arrays();
     graphs_->run(batch, arrays_, static_cast<int64_t>(logits_rows_.size()) * model_.info().vocab_size);
-    return copy_logits();
+    return fetch_logits(batch.logits);
   }
   cuda_->begin();
   batch.logits = workspace_.take<float>(static_cast<int64_t>(logits_rows_.size()) * model_.info().vocab_size);
@@ -208,19 +229,16 @@ void Runner::forward_on_device(ForwardBatch& batch) {
   };
   if (batch.hidden_sink != nullptr) batch.hidden_sink = &device_sink_;
   model_.forward(batch);
-  copy_logits();
+  fetch_logits(batch.logits);
 }
 
 // All that layers may read of a step.
 void Runner::list_step_arrays() {
-  arrays_ = {host_array(token_ids_), host_array(positions_),   host_array(query_start_loc_), host_array(seq_lens_),
-             host_array(long_rope_), host_array(logits_rows_), host_array(state_table_)};
-  for (const MetadataGroup& group : groups_) {
-    const AttentionMetadata* metadata = layer_metadata_[static_cast<size_t>(group.layer_indices.front())];
-    const auto* mamba = dynamic_cast<const BaseMambaAttentionMetadata*>(metadata);
-    COLUBER_CHECK(mamba != nullptr, "layers of {} have metadata of another kind", group.backend);
-    list_arrays(*mamba, arrays_);
-  }
+  arrays_ = {host_array(token_ids_),   host_array(positions_),    host_array(query_start_loc_),
+             host_array(seq_lens_),    host_array(long_rope_),    host_array(logits_rows_),
+             host_array(state_table_), host_array(slot_mapping_), host_array(page_table_)};
+  for (const MetadataGroup& group : groups_)
+    list_arrays(*layer_metadata_[static_cast<size_t>(group.layer_indices.front())], arrays_);
 }
 
 void Runner::run(const StepPlan& plan) {
@@ -245,8 +263,15 @@ int64_t Runner::first_token(size_t row) const {
   return query_start_loc_[static_cast<size_t>(place - order_.begin())];
 }
 
+std::optional<int32_t> Runner::largest(size_t row) const {
+  const auto [first, rows] = logits_of_plan_row_[row];
+  if (!finds_largest_ || rows == 0) return std::nullopt;
+  return largest_[static_cast<size_t>(first)];
+}
+
 std::span<const float> Runner::logits(size_t row) const {
   const auto [first, rows] = logits_of_plan_row_[row];
+  if (finds_largest_) return {};
   const auto vocab = static_cast<size_t>(model_.info().vocab_size);
   return {logits_.data() + static_cast<size_t>(first) * vocab, static_cast<size_t>(rows) * vocab};
 }

@@ -38,6 +38,9 @@ class Runner {
 
   // Logits of row `row` of the last plan, [rows, V]; empty where none were wanted. Valid until the next run.
   std::span<const float> logits(size_t row) const;
+  // Where all rows of the last plan wanted the largest logit alone and a device found it: the id of row `row`'s, -1
+  // where its logits are not finite (kernels/sampling/largest_logits.h). There are no logits then.
+  std::optional<int32_t> largest(size_t row) const;
   // Where row `row` of the running plan begins among the step's tokens: for a hidden sink.
   int64_t first_token(size_t row) const;
   void set_hidden_sink(const HiddenSink* sink) noexcept { hidden_sink_ = sink; }
@@ -56,6 +59,8 @@ class Runner {
   void forward(const StepPlan& plan);
   void forward_on_device(ForwardBatch& batch);
   void list_step_arrays();
+  // From where the step left them, to where the host looks for them.
+  void fetch_logits(const float* logits);
   int32_t replay_base(const PlanRow& row) const;
   void advance_rings(const StepPlan& plan);
 
@@ -93,6 +98,8 @@ class Runner {
   std::vector<StateExport> state_exports_;
   std::vector<int32_t> logits_rows_;
   std::vector<float> logits_;
+  bool finds_largest_ = false;    // in the running step, on the device
+  std::vector<int32_t> largest_;  // of `logits_rows_`, instead of `logits_`
   struct LogitsRange {
     int64_t first = 0;
     int64_t rows = 0;

@@ -11,7 +11,8 @@
 
 namespace coluber {
 
-enum class WantedLogits { kNone, kLast, kAll };
+// kLargest: those of the last token, of which only the largest counts.
+enum class WantedLogits { kNone, kLargest, kLast, kAll };
 
 struct PlanRow {
   Sequence* sequence = nullptr;

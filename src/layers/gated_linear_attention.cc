@@ -47,7 +47,7 @@ GatedLinearAttention::GatedLinearAttention(const GatedLinearAttentionConfig& con
     : MambaBase(layer_name_of(loader)),
       config_(checked(config, loader)),
       engine_config_(loader.config()),
-      rotation_(config_.rope, config_.head_k_dim, loader.config()),
+      rotation_(config_.rope, config_.head_k_dim, loader),
       o_proj_(loader, "o_proj", config_.num_heads * config_.head_v_dim, config_.hidden_size, false) {
   const int64_t keys = config_.num_kv_heads * config_.head_k_dim, values = config_.num_heads * config_.head_v_dim;
   inputs_.push_back(take_input(loader, config_.q, config_.num_heads * config_.head_k_dim));

@@ -61,7 +61,7 @@ LatentAttention::LatentAttention(const LatentAttentionConfig& config, WeightLoad
                                  std::unique_ptr<KeySelector> selector)
     : KeyValueLayer(layer_name_of(loader)),
       config_(checked(config, loader, selector != nullptr)),
-      rotation_(config_.rope, config_.qk_rope_head_dim, loader.config()),
+      rotation_(config_.rope, config_.qk_rope_head_dim, loader),
       kv_a_proj_(loader, config_.kv_a_proj, config_.hidden_size, row_elements(), config_.bias),
       kv_a_norm_(loader, config_.kv_a_norm, config_.kv_lora_rank, config_.norm_eps),
       out_proj_(loader, config_.out_proj, config_.num_heads * config_.v_head_dim, config_.hidden_size, config_.bias),

@@ -84,7 +84,7 @@ LinearAttention::LinearAttention(const LinearAttentionConfig& config, WeightLoad
     : MambaBase(layer_name_of(loader)),
       config_(checked(config, loader)),
       engine_config_(loader.config()),
-      rotation_(config_.rope, config_.head_dim, loader.config()),
+      rotation_(config_.rope, config_.head_dim, loader),
       qkv_(take_qkv(config_, loader)),
       output_gate_(loader, config_.output_gate, config_.hidden_size, inner(), false),
       out_proj_(loader, config_.out_proj, inner(), config_.hidden_size, config_.out_bias),

@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/rotation.h"
 
+#include <utility>
+
 #include "base/error.h"
 #include "tensor/cuda_step.h"
 
 namespace coluber {
 
-Rotation::Rotation(const std::optional<RopeConfig>& rope, int64_t head_dim, EngineConfig& config) : rope_(rope) {
+Rotation::Rotation(const std::optional<RopeConfig>& rope, int64_t head_dim, const WeightLoader& loader) : rope_(rope) {
   if (!rope_) return;
   if (rope_->rotary_dim == 0) rope_->rotary_dim = head_dim;
-  turns_ = rope_frequencies(*rope_, head_dim);
-  if (turns_.long_frequencies.empty()) return;
+  RopeFrequencies turns = rope_frequencies(*rope_, head_dim);
+  frequencies_ = loader.place(std::move(turns.frequencies));
+  long_frequencies_ = loader.place(std::move(turns.long_frequencies));
+  attention_factor_ = turns.attention_factor;
+  if (long_frequencies_.empty()) return;
+  EngineConfig& config = loader.config();
   const int64_t beyond = rope_->original_max_position_embeddings;
   if (config.long_rope_beyond != 0 && config.long_rope_beyond != beyond)
     throw make_error(ErrorCode::kInvalidConfig,
@@ -29,17 +35,17 @@ void Rotation::forward(const ForwardBatch& batch, const Heads& q, const Heads& k
   args.head_dim = head_stride;
   args.rotary_dim = rope_->rotary_dim;
   args.interleaved = rope_->interleaved;
-  args.attention_factor = turns_.attention_factor;
+  args.attention_factor = attention_factor_;
   auto turn = [&](int64_t begin, int64_t end, bool is_long) {
     args.q = q.values + begin * q.stride;
     args.k = k.values + begin * k.stride;
-    args.frequencies = device_array(batch, is_long ? turns_.long_frequencies : turns_.frequencies);
+    args.frequencies = (is_long ? long_frequencies_ : frequencies_).data();
     args.positions =
         device_array(batch, batch.positions.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
     args.num_tokens = end - begin;
     rope()(args, batch);
   };
-  if (turns_.long_frequencies.empty() || batch.long_rope.empty()) return turn(0, batch.num_tokens(), false);
+  if (long_frequencies_.empty() || batch.long_rope.empty()) return turn(0, batch.num_tokens(), false);
   const auto rows = static_cast<size_t>(batch.num_reqs());
   for (size_t begin = 0, end = 0; begin < rows; begin = end) {
     while (end < rows && batch.long_rope[end] == batch.long_rope[begin]) ++end;

@@ -45,7 +45,7 @@ SoftmaxAttention::SoftmaxAttention(const SoftmaxAttentionConfig& config, const W
                                    std::unique_ptr<KeySelector> selector)
     : KeyValueLayer(layer_name_of(loader)),
       config_(checked(config, loader)),
-      rotation_(config_.rope, config_.head_dim, loader.config()),
+      rotation_(config_.rope, config_.head_dim, loader),
       selector_(std::move(selector)) {
   const CacheConfig& cache = loader.config().cache;
   FullAttentionSpec spec;  // as this process runs it

@@ -224,9 +224,7 @@ void WeightLoader::keep_on_host(std::string_view why) {
   if (!device().is_host()) books_->on_host.emplace_back(why);
 }
 
-FloatArray WeightLoader::place(std::vector<float> values) const {
-  return {std::move(values), describe_only() ? cpu_device() : device()};
-}
+Device& WeightLoader::place_of_arrays() const { return describe_only() ? cpu_device() : device(); }
 
 std::vector<float> WeightLoader::read_float(std::string_view name, const Shape& expected) {
   const size_t problems = books_->problems.size();

@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "coluber/registry.h"
@@ -40,7 +41,8 @@ class WeightLoader {
   std::vector<float> read_float(std::string_view name, const Shape& expected);
   FloatArray take_array(std::string_view name, const Shape& expected) { return place(read_float(name, expected)); }
   // Where the layer's kernels read it.
-  FloatArray place(std::vector<float> values) const;
+  FloatArray place(std::vector<float> values) const { return {std::move(values), place_of_arrays()}; }
+  PlacedArray<double> place(std::vector<double> values) const { return {std::move(values), place_of_arrays()}; }
   // Copies of whole numbers (int64 or int32): tables beside the weights. Zeros where the loader only describes.
   std::vector<int64_t> take_integers(std::string_view name, const Shape& expected);
   // The first of the names that is there (both spellings of published checkpoints); the first one in messages.
@@ -66,6 +68,8 @@ class WeightLoader {
 
  private:
   struct Books;
+  Device& place_of_arrays() const;
+
   std::shared_ptr<Books> books_;
   std::string prefix_;
 };

@@ -31,10 +31,7 @@ Scanned scan(const float* logits, int64_t vocab, SampleScratch& scratch) {
 }
 
 bool changes_logits(const SampleInput& input) {
-  const SamplingParams& p = input.params;
-  return p.repetition_penalty != 1.0f || !input.banned_ids.empty() || !input.mask.empty() || !p.logit_bias.empty() ||
-         !p.allowed_token_ids.empty() ||
-         ((p.presence_penalty != 0.0f || p.frequency_penalty != 0.0f) && !input.output_ids.empty());
+  return !input.banned_ids.empty() || !input.mask.empty() || may_change_logits(input.params);
 }
 
 // Penalties of a logit near the end of the float range must not turn into an infinity.
@@ -209,6 +206,11 @@ void add_logprobs(const Scanned& raw, int64_t top, SampleScratch& scratch, Sampl
 }
 
 }  // namespace
+
+bool may_change_logits(const SamplingParams& params) noexcept {
+  return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f || params.frequency_penalty != 0.0f ||
+         !params.logit_bias.empty() || !params.allowed_token_ids.empty();
+}
 
 SampleResult sample_token(const SampleInput& input, SampleScratch& scratch) {
   SampleResult result;

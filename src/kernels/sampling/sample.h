@@ -68,6 +68,9 @@ struct SampleScratch {
   std::vector<double> weights;
 };
 
+// Whether step 1 does anything where no token is banned or masked.
+bool may_change_logits(const SamplingParams& params) noexcept;
+
 SampleResult sample_token(const SampleInput& input, SampleScratch& scratch);
 
 // The log-probability of a token that is given, and of the `top` likeliest ones. `non_finite` as above.
