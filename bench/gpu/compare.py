@@ -130,15 +130,28 @@ def spread(values):
     return f"{min(values):.1f} to {max(values):.1f}" if len(values) > 1 else ""
 
 
-def compare(key, rivals, binary, rounds, tell):
+class LeftOut:
+    """Tells why rivals are left out, each reason of a library once."""
+
+    def __init__(self):
+        self.told = set()
+
+    def __call__(self, rival, error):
+        reason = f"{type(error).__name__}: {str(error).strip() or 'no reason given'}".splitlines()[0][:200]
+        if (rival.case.lib, reason) not in self.told:
+            self.told.add((rival.case.lib, reason))
+            print(f"left out: {rival.label}: {reason}", flush=True)
+
+
+def compare(key, rivals, binary, rounds, leave_out):
     """A row of the table; None where no rival ran."""
     ready = []
     for rival in rivals:
         try:
             rival.prepare()
             ready.append(rival)
-        except Exception as error:  # whatever a rival raises: it is left out
-            tell(f"left out: {rival.label}: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"[:300])
+        except Exception as error:  # whatever a rival raises
+            leave_out(rival, error)
             rival.drop()
     times = {rival: [] for rival in ready}
     ours, device = [], {}
@@ -147,7 +160,7 @@ def compare(key, rivals, binary, rounds, tell):
             try:
                 times[rival].append(rival.time())
             except Exception as error:
-                tell(f"left out: {rival.label}: {type(error).__name__}: {str(error).strip()[:200]}")
+                leave_out(rival, error)
                 ready.remove(rival)
         row, device = own_row(binary, key)
         ours.append(row["us"])
@@ -214,13 +227,13 @@ def main():
     torch = scripts[0].torch
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}; microseconds (least to most of {args.rounds} rounds); the ratio is the rival's time "
           f"over ours\n\n{'case':<44} {'ours':<28} {'rival':<34} ratio")
-    rows, skipped = [], 0
+    rows, skipped, leave_out = [], 0, LeftOut()
     with torch.no_grad():
         for key, rivals in cases.items():
             if time.monotonic() - begin > args.budget:
                 skipped += 1
                 continue
-            row = compare(key, rivals, args.binary, args.rounds, lambda text: print(text, flush=True))
+            row = compare(key, rivals, args.binary, args.rounds, leave_out)
             if row:
                 rows.append(row)
                 print_row(row)
