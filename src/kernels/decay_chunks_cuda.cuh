@@ -146,12 +146,12 @@ struct ChunkWalk {
 
   __device__ void make_barriers() const {
     for (int i = 0; i < kChunkStages; ++i) {
-      make_barrier(shared_address(&shared.stage_is_full[i]), 128 + 1);  // copying threads, and once for the gates
-      make_barrier(shared_address(&shared.stage_is_free[i]), 4 + 4);    // warps that take it into S, and into y
+      make_barrier(shared_address(&shared.stage_is_full[i]), 128 + 32);   // threads that copy, and that make the gates
+      make_barrier(shared_address(&shared.stage_is_free[i]), 128 + 128);  // that take it into S, and into y
     }
     for (int i = 0; i < kChunkStates; ++i) {
-      make_barrier(shared_address(&shared.state_is_full[i]), 4);
-      make_barrier(shared_address(&shared.state_is_free[i]), 4);
+      make_barrier(shared_address(&shared.state_is_full[i]), 128);
+      make_barrier(shared_address(&shared.state_is_free[i]), 128);
     }
   }
   // Use `index` of a ring: waits until it is full, or until its former use is over.
@@ -164,10 +164,10 @@ struct ChunkWalk {
     if (index >= kRing)
       wait_for_phase(shared_address(&barriers[index % kRing]), static_cast<uint32_t>((index / kRing & 1) ^ 1));
   }
+  // Every thread for itself: one lane for a warp that has met is slower, and checkers of races take it for one.
   template <int kRing>
-  __device__ void arrive_of_warp(uint64_t (&barriers)[kRing], int index) const {
-    __syncwarp();
-    if (lane == 0) arrive(shared_address(&barriers[index % kRing]));
+  __device__ static void arrive_at(uint64_t (&barriers)[kRing], int index) {
+    arrive(shared_address(&barriers[index % kRing]));
   }
 
   // The copying warpgroup.
@@ -191,7 +191,7 @@ struct ChunkWalk {
         const RawGates now = raw;
         ask_gates(raw, chunks);
         put_gates(shared.gates[index % kChunkStages], now, tokens);
-        arrive_of_warp(shared.stage_is_full, index);
+        arrive_at(shared.stage_is_full, index);
       }
     }
   }
@@ -272,7 +272,7 @@ struct ChunkWalk {
       store_matrices(panel + tile_offset<kPanelColumns>(warp * 16 + lane % 16, j % 8 + lane / 16), pairs);
     }
     show_to_tensor_cores();
-    arrive_of_warp(shared.state_is_full, index);
+    arrive_at(shared.state_is_full, index);
   }
   // A chunk's inputs times their weights, transposed: the warp's 16 values by its tokens.
   __device__ void load_inputs(uint32_t (&inputs)[kTokenSteps][4], int index) const {
@@ -316,7 +316,7 @@ struct ChunkWalk {
       chunks.advance();
       if (chunks.are_left()) load_inputs(next_inputs, chunks.index);
       wait_for_products<0>();
-      arrive_of_warp(shared.stage_is_free, index);
+      arrive_at(shared.stage_is_free, index);
       if (chunks.are_left()) share_state(state, chunks.index);
       if (leaves_state) store_state(state, slot_at(args.state, slot));
 #pragma unroll
@@ -356,7 +356,7 @@ struct ChunkWalk {
     const float upper = exp2_fast(gates.log_decay[warp * 16 + lane / 4]);
     const float lower = exp2_fast(gates.log_decay[warp * 16 + lane / 4 + 8]);
     wait_for_products<0>();
-    arrive_of_warp(shared.state_is_free, index);
+    arrive_at(shared.state_is_free, index);
 #pragma unroll
     for (int i = 0; i < kChunkValues / 2; ++i) sums[i] *= i % 4 < 2 ? upper : lower;
     open_products();
@@ -366,7 +366,7 @@ struct ChunkWalk {
     close_products();
     wait_for_products<0>();
     store_outputs(stage, chunks, skip, sums);
-    arrive_of_warp(shared.stage_is_free, index);
+    arrive_at(shared.stage_is_free, index);
   }
   // sums [64, 64] = left right^T over the keys.
   __device__ static void multiply_by_keys(float (&sums)[32], const __nv_bfloat16 (&left)[kPanels][kChunkTokens * 64],
