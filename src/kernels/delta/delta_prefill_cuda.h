@@ -9,12 +9,12 @@
 //   S <- e^G[end] S + sum over j of e^(G[end] - G[j]) k[j] u[j]^T
 //
 // One kernel makes T diag(beta) and the scores of q and k for all chunks at once, in scratch memory; another walks down
-// the rows. T's blocks of 16 on the diagonal are solved for in float32, those below them by products of operands rounded
-// to 10 bits of mantissa, summed in float32; operands (T, the scores, v less what the state knows, u, and S where it is
-// read) are rounded to bfloat16, q and k stay as they came, their norms and all decays are float32 factors of sums.
-// Activations are bfloat16, states [Hv, Dv, Dk] float32, bfloat16 or float16. A chunk starts at a row's first token:
-// no result depends on what else is packed. Results are the same on every run. All pointers are the device's; what they
-// point at is borrowed until the stream has done the work.
+// the rows. T's blocks of 16 on the diagonal are solved for in float32, those below them by products of operands
+// rounded to 10 bits of mantissa, summed in float32; operands (T, the scores, v less what the state knows, u, and S
+// where it is read) are rounded to bfloat16, q and k stay as they came, their norms and all decays are float32 factors
+// of sums. Activations are bfloat16, states [Hv, Dv, Dk] float32, bfloat16 or float16. A chunk starts at a row's first
+// token: no result depends on what else is packed. Results are the same on every run. All pointers are the device's;
+// what they point at is borrowed until the stream has done the work.
 #pragma once
 
 #include <cstdint>
