@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/ascii.h"
 #include "base/json_writer.h"
 #include "base/mapped_file.h"
 
@@ -181,10 +182,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   std::string error_;
 };
 
-bool is_number_char(char c) {
-  return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
-}
-bool is_word_char(char c) { return is_number_char(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+bool is_number_char(char c) { return ascii::is_digit(c) || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E'; }
+bool is_word_char(char c) { return is_number_char(c) || ascii::is_letter(c) || c == '_'; }
 
 // Past the string that opens at `i`.
 size_t skip_string(std::string_view text, size_t i) {

@@ -8,8 +8,7 @@
 
 #include <type_traits>
 
-#include "kernels/cuda_math.cuh"
-#include "kernels/state_slots.h"
+#include "kernels/cuda_operation.cuh"
 
 namespace coluber {
 
@@ -17,19 +16,6 @@ template <typename S>
 inline constexpr bool kScaled = std::is_same_v<S, int16_t> || std::is_same_v<S, int8_t>;
 template <typename S>
 inline constexpr float kLargestCode = std::is_same_v<S, int16_t> ? 32767.0f : 127.0f;
-
-// The row's slots; null where it has none, and no source where it starts from zeros.
-struct Slots {
-  const char* source;
-  char* target;
-};
-__device__ inline Slots slots_of(const StateSlots& state, int64_t row) {
-  const bool fresh = state.has_initial_state != nullptr && state.has_initial_state[row] == 0;
-  const int64_t src = state.src[row * state.index_stride], dst = state.dst[row * state.index_stride];
-  char* base = static_cast<char*>(state.base);
-  if (dst <= 0 || (!fresh && src <= 0)) return {nullptr, nullptr};
-  return {fresh ? nullptr : base + src * state.slot_stride_bytes, base + dst * state.slot_stride_bytes};
-}
 
 __device__ inline float& scale_of(char* slot, int64_t scale_offset_bytes, int64_t line) {
   return reinterpret_cast<float*>(slot + scale_offset_bytes)[line];

@@ -57,15 +57,6 @@ __device__ inline void multiply_panels(float (&sums)[32], uint64_t left, uint64_
       : COLUBER_SUMS_32(sums, 0)
       : "l"(left), "l"(right), "r"(static_cast<int>(adds)));
 }
-// sums += left right, the left factor in registers, the right one by rows.
-__device__ inline void multiply_panel_by_rows(float (&sums)[32], const uint32_t (&left)[4], uint64_t right, bool adds) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" COLUBER_NAMES_32
-      "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
-      : COLUBER_SUMS_32(sums, 0)
-      : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right), "r"(static_cast<int>(adds)));
-}
 // sums += left right, the left factor in registers, the right one by columns.
 __device__ inline void multiply_add_panel(float (&sums)[32], const uint32_t (&left)[4], uint64_t right) {
   asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" COLUBER_NAMES_32

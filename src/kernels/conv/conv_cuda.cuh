@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kConvThreads) conv_update(const __grid_constan
   const int64_t channel = (static_cast<int64_t>(blockIdx.x) * kConvThreads + threadIdx.x) * kVector;
   const int64_t row = blockIdx.y;
   if (channel >= args.channels) return;
-  const Slots slots = slots_of(args.state, row);
+  const RowSlots slots = row_slots(args.state, row);
   if (slots.target == nullptr) return Policy::template zero<kVector>(args, row, channel);
   Window window;
   window.load_state(args, slots.source, channel);
@@ -182,7 +182,7 @@ struct ConvTile {
     window.shift();
   }
   // What the row [begin, end) leaves in its slot, and the window before its first token.
-  __device__ void begin_row(const Slots& slots, int64_t begin, int64_t end) {
+  __device__ void begin_row(const RowSlots& slots, int64_t begin, int64_t end) {
     window.load_state(args, slots.source, channel);
     Window last = window;
     const int64_t kept = args.width - 1;
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kConvThreads) conv_tiles(const __grid_constant
     const int from = begins_here ? begin : max(first, begin + kept);
     const int to = min(end, max(last, begins_here ? begin + kept : 0));
     if (from >= to && begin != end) continue;
-    const Slots slots = slots_of(args.state, row);
+    const RowSlots slots = row_slots(args.state, row);
     if (slots.target == nullptr) {
       for (int token = from; token < to; ++token) Policy::template zero<kVector>(args, token, channel);
       continue;

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const LinesOfWarp<L, kPasses, kWarps> mine(args.value_dim);
   const int lane = mine.lane, size = static_cast<int>(args.key_dim);
   const int64_t row = blockIdx.z, line = mine.head * args.value_dim;
-  const Slots slots = slots_of(args.state, row);
+  const RowSlots slots = row_slots(args.state, row);
   T* y = static_cast<T*>(args.y) + row * args.y_stride + line;
   if (slots.target == nullptr) return zero_lines(mine, y);
 

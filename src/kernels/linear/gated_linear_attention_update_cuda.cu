@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
   const int column = (static_cast<int>(blockIdx.x) * kLanes + lane) * kVector;
   const bool there = column < v_dim;
   const int64_t row = blockIdx.z, state_of_head = static_cast<int64_t>(head) * k_dim * v_dim + column;
-  const Slots slots = slots_of(args.state, row);
+  const RowSlots slots = row_slots(args.state, row);
   T* o = static_cast<T*>(args.o) + row * args.o_stride + static_cast<int64_t>(head) * v_dim + column;
   if (slots.target == nullptr) {
     wait_for_grid_before();

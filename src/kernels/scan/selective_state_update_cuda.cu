@@ -27,10 +27,11 @@ struct Step {
 // The slots of the rows from `first` on.
 template <int kRows>
 struct SlotsOfRows {
-  Slots slots[kRows];
+  RowSlots slots[kRows];
   __device__ SlotsOfRows(const StateSlots& state, int64_t first, int64_t rows) {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) slots[i] = first + i < rows ? slots_of(state, first + i) : Slots{nullptr, nullptr};
+    for (int i = 0; i < kRows; ++i)
+      slots[i] = first + i < rows ? row_slots(state, first + i) : RowSlots{nullptr, nullptr};
   }
 };
 

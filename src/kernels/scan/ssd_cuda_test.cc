@@ -143,8 +143,7 @@ class SsdOperationsCuda : public CudaTest {
     args.dt_bias = p.skip ? uploads.add(in.bias) : nullptr;
     args.a = uploads.add(in.a);
     args.d = p.skip ? uploads.add(in.d) : nullptr;
-    std::vector<float> y(static_cast<size_t>(rows.rows() * p.heads * p.head_dim), 77.0f);
-    if (every == 1) y.assign(in.x.size(), 77.0f);
+    std::vector<float> y(taken(in.x, args.x_stride, first, every).size(), 77.0f);
     args.y = uploads.add(y);
     args.state = states.slots(uploads, rows);
     args.query_start_loc = uploads.add(rows.query_start_loc);

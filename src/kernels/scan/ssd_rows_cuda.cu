@@ -97,6 +97,26 @@ CudaStatus scan(const SsdArgs& args, cudaStream_t stream) {
   });
 }
 
+// What single steps and chunks have under the same names; time steps stay float32.
+template <typename Args>
+Args common_of(const SsdArgs& args) {
+  Args common;
+  common.dt = args.dt;
+  common.dt_stride = args.dt_stride;
+  common.dt_bias = args.dt_bias;
+  common.dt_min = args.dt_min;
+  common.dt_max = args.dt_max;
+  common.a = args.a;
+  common.d = args.d;
+  common.state = args.state;
+  common.rows = args.rows;
+  common.num_heads = args.num_heads;
+  common.head_dim = args.head_dim;
+  common.num_groups = args.num_groups;
+  common.state_size = args.state_size;
+  return common;
+}
+
 // Shorter rows are as fast token by token.
 constexpr int64_t kLeastTokens = 32;
 
@@ -116,7 +136,7 @@ CudaStatus scan_chunks(const SsdArgs& args, const CudaLaunch& on) {
     if (status == nullptr) status = launch_narrow_rows(from, stride, args.tokens, cols, to, stream);
     return to;
   };
-  SsdPrefillCudaArgs chunks;
+  auto chunks = common_of<SsdPrefillCudaArgs>(args);
   __nv_bfloat16* x = narrow(args.x, args.x_stride, width);
   chunks.x = chunks.y = x;
   chunks.b = narrow(args.b, args.b_stride, group_width);
@@ -125,21 +145,8 @@ CudaStatus scan_chunks(const SsdArgs& args, const CudaLaunch& on) {
   chunks.x_stride = chunks.y_stride = width;
   chunks.b_stride = chunks.c_stride = group_width;
   chunks.dt_type = DType::kFloat32;
-  chunks.dt = args.dt;
-  chunks.dt_stride = args.dt_stride;
-  chunks.dt_bias = args.dt_bias;
-  chunks.dt_min = args.dt_min;
-  chunks.dt_max = args.dt_max;
-  chunks.a = args.a;
-  chunks.d = args.d;
-  chunks.state = args.state;
   chunks.exports = args.exports;
   chunks.query_start_loc = args.query_start_loc;
-  chunks.rows = args.rows;
-  chunks.num_heads = args.num_heads;
-  chunks.head_dim = args.head_dim;
-  chunks.num_groups = args.num_groups;
-  chunks.state_size = args.state_size;
   status = coluber_cuda_ssd_prefill(&chunks, on.stream);
   return status != nullptr ? status : launch_widen_rows(x, args.tokens, width, args.y, args.y_stride, stream);
 }
@@ -151,29 +158,16 @@ CudaStatus chunk_scan_on_device(const SsdArgs& args, const CudaLaunch& on) {
 
 CudaStatus state_update_on_device(const SsdArgs& args, cudaStream_t stream) {
   if (!is_float_state(args.state.dtype)) return kStateOfOtherType;
-  SsdCudaArgs step;
+  auto step = common_of<SsdCudaArgs>(args);
   step.activations = DType::kFloat32;
   step.x = args.x;
   step.x_stride = args.x_stride;
-  step.dt = args.dt;
-  step.dt_stride = args.dt_stride;
   step.b = args.b;
   step.b_stride = args.b_stride;
   step.c = args.c;
   step.c_stride = args.c_stride;
-  step.dt_bias = args.dt_bias;
-  step.dt_min = args.dt_min;
-  step.dt_max = args.dt_max;
-  step.a = args.a;
-  step.d = args.d;
   step.y = args.y;
   step.y_stride = args.y_stride;
-  step.state = args.state;
-  step.rows = args.rows;
-  step.num_heads = args.num_heads;
-  step.head_dim = args.head_dim;
-  step.num_groups = args.num_groups;
-  step.state_size = args.state_size;
   return coluber_cuda_ssd_state_update(&step, stream);
 }
 

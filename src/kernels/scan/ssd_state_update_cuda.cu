@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const LinesOfWarp<L, kPasses, kWarps> mine(args.head_dim);
   const int lane = mine.lane, n_dim = static_cast<int>(args.state_size);
   const int64_t row = blockIdx.z, line = mine.head * args.head_dim;
-  const Slots slots = slots_of(args.state, row);
+  const RowSlots slots = row_slots(args.state, row);
   T* y = static_cast<T*>(args.y) + row * args.y_stride + line;
   if (slots.target == nullptr) return zero_lines(mine, y);
 

@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kWarps * 32) update_rows(const __grid_constant
   const int lane = mine.lane, size = static_cast<int>(args.head_dim);
   const int64_t row = blockIdx.z, line = mine.head * args.head_dim;
   const int64_t token = row * args.num_heads * args.head_dim + line;
-  const Slots slots = slots_of(args.state, row);
+  const RowSlots slots = row_slots(args.state, row);
   T* y = static_cast<T*>(args.y) + token;
   if (slots.target == nullptr) return zero_lines(mine, y);
 

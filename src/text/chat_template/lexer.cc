@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "base/ascii.h"
 #include "text/chat_template/fault.h"
 #include "text/chat_template/python.h"
 #include "text/chat_template/python_unicode.h"
@@ -218,26 +219,25 @@ class Lexer {
     error(variable ? "'{{' is never closed with '}}'" : "'{%' is never closed with '%}'");
   }
 
-  static bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
   // Digits with single underscores between them, from `at`.
   size_t digits_size(size_t at) const {
     size_t end = at;
-    while (end < source_.size() && (is_digit(source_[end]) || (source_[end] == '_' && end > at &&
-                                                               end + 1 < source_.size() && is_digit(source_[end + 1]))))
+    while (end < source_.size() &&
+           (ascii::is_digit(source_[end]) ||
+            (source_[end] == '_' && end > at && end + 1 < source_.size() && ascii::is_digit(source_[end + 1]))))
       ++end;
     return end - at;
   }
 
   bool read_number() {
-    if (!is_digit(source_[at_])) return false;
+    if (!ascii::is_digit(source_[at_])) return false;
     const size_t whole = digits_size(at_);
     size_t end = at_ + whole;
     bool real = false;
     const bool after_dot = at_ > 0 && source_[at_ - 1] == '.';  // a.0.1 is two subscripts, no float
     if (!after_dot) {
       size_t fraction = end;
-      if (fraction + 1 < source_.size() && source_[fraction] == '.' && is_digit(source_[fraction + 1])) {
+      if (fraction + 1 < source_.size() && source_[fraction] == '.' && ascii::is_digit(source_[fraction + 1])) {
         fraction += 1 + digits_size(fraction + 1);
         end = fraction;
         real = true;
@@ -277,7 +277,9 @@ class Lexer {
       std::string found;
       for (; end < source_.size(); ++end) {
         const char c = source_[end];
-        const int digit = is_digit(c) ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : 99;
+        const int digit = ascii::is_digit(c)                       ? c - '0'
+                          : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10
+                                                                   : 99;
         if (c == '_') continue;
         if (digit >= wanted) break;
         found += c;

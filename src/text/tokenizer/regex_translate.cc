@@ -424,7 +424,7 @@ class Translator {
       default:
         break;
     }
-    if ((kind >= 'a' && kind <= 'z') || (kind >= 'A' && kind <= 'Z') || (kind >= '0' && kind <= '9')) {
+    if (ascii::is_letter(kind) || ascii::is_digit(kind)) {
       set_error(fmt::format("the escape \\{} is not supported", kind));
       return 0;
     }

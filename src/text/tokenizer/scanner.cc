@@ -16,8 +16,11 @@ enum Kind : uint8_t { kOther, kLetter, kNumber, kSpace, kNone };
 constexpr std::array<Kind, 128> make_ascii_kinds() {
   std::array<Kind, 128> kinds{};
   for (size_t c = 0; c < 128; ++c) {
-    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-    kinds[c] = letter ? kLetter : c >= '0' && c <= '9' ? kNumber : c == ' ' || (c >= 9 && c <= 13) ? kSpace : kOther;
+    const char byte = static_cast<char>(c);
+    kinds[c] = ascii::is_letter(byte)            ? kLetter
+               : ascii::is_digit(byte)           ? kNumber
+               : c == ' ' || (c >= 9 && c <= 13) ? kSpace
+                                                 : kOther;
   }
   return kinds;
 }
