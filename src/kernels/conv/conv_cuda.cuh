@@ -20,6 +20,7 @@
 namespace coluber {
 
 inline constexpr int kConvThreads = 128;
+inline constexpr int kConvTile = 32;  // tokens of a block in a prefill
 inline constexpr int kAnyWidth = 16;  // as kWidth: whatever args.width says
 
 // kVector neighbouring elements as they lie in memory, 8 bytes or a multiple of 16: those of tokens to come wait in
@@ -138,8 +139,8 @@ __device__ inline int first_row_from(const int32_t* query_start_loc, int rows, i
   return first;
 }
 
-// A block takes kTile tokens of the packed ones. A row's first W-1 tokens belong to the block of its first, which alone
-// reads and writes its state: a row that ends in the slot where it began has no race. A row without tokens, which
+// A block takes kConvTile tokens of the packed ones. A row's first W-1 tokens belong to the block of its first, which
+// alone reads and writes its state: a row that ends in the slot where it began has no race. A row without tokens, which
 // leaves what it began with, belongs to the block of the token behind it.
 template <typename Policy, typename S, int kWidth, int kVector>
 struct ConvTile {
@@ -206,13 +207,13 @@ struct ConvTile {
   }
 };
 
-template <typename Policy, typename S, int kWidth, int kVector, int kTile>
+template <typename Policy, typename S, int kWidth, int kVector>
 __global__ void __launch_bounds__(kConvThreads) conv_tiles(const __grid_constant__ typename Policy::Args args) {
   const int64_t channel = (static_cast<int64_t>(blockIdx.x) * kConvThreads + threadIdx.x) * kVector;
   if (channel >= args.channels) return;
   ConvTile<Policy, S, kWidth, kVector> tile(args, channel);
   const int rows = static_cast<int>(args.rows), kept = static_cast<int>(args.width) - 1;
-  const int first = static_cast<int>(blockIdx.y) * kTile, last = first + kTile;
+  const int first = static_cast<int>(blockIdx.y) * kConvTile, last = first + kConvTile;
   int row = first_row_from(args.query_start_loc, rows, first);
   if (row > 0 && args.query_start_loc[row] > first) --row;
   for (; row < rows; ++row) {
@@ -239,7 +240,6 @@ __global__ void __launch_bounds__(kConvThreads) conv_tiles(const __grid_constant
 template <typename Policy, typename S, int kWidth, int kVector>
 void launch_conv(const typename Policy::Args& args, bool is_update, cudaStream_t stream) {
   constexpr int64_t kChannels = kConvThreads * kVector;
-  constexpr int kTile = 32;
   const auto columns = static_cast<unsigned>((args.channels + kChannels - 1) / kChannels);
   if (is_update) {
     conv_update<Policy, S, kWidth, kVector>
@@ -247,8 +247,8 @@ void launch_conv(const typename Policy::Args& args, bool is_update, cudaStream_t
     return;
   }
   // One more than tokens need: rows without any may stand behind the last.
-  const dim3 by_tile(columns, static_cast<unsigned>(args.tokens / kTile + 1));
-  conv_tiles<Policy, S, kWidth, kVector, kTile><<<by_tile, kConvThreads, 0, stream>>>(args);
+  const dim3 by_tile(columns, static_cast<unsigned>(args.tokens / kConvTile + 1));
+  conv_tiles<Policy, S, kWidth, kVector><<<by_tile, kConvThreads, 0, stream>>>(args);
 }
 
 // Four channels a thread at the widths that models have, where everything lies at multiples of 16 bytes; else one.
@@ -256,7 +256,7 @@ template <typename Policy>
 CudaStatus run_conv(const typename Policy::Args& args, bool inputs_are_aligned, bool is_update, cudaStream_t stream) {
   if (args.rows == 0) return nullptr;
   if (args.rows < 0 || args.rows > 65535 || args.width < 2 || args.width > kAnyWidth || args.tokens < 0 ||
-      args.tokens > int64_t{65535} * 32)
+      args.tokens / kConvTile + 1 > 65535)
     return "sizes that do not fit together";
   const auto with_state = [&](auto s) -> CudaStatus {
     using S = decltype(s);
